@@ -66,9 +66,10 @@ class Call:
 
     def cost(self, found: Iterable[Judged]) -> float:
         """Return what the call has cost: what its answers say, else what was estimated."""
-        estimates = self.estimates or itertools.repeat(0.0)
-        pairs = zip(found, estimates, strict=False)
-        return sum(estimate if answer.cost is None else answer.cost for answer, estimate in pairs)
+        cost = 0.0
+        for answer, estimate in zip(found, self.estimates or itertools.repeat(0.0), strict=False):
+            cost += estimate if answer.cost is None else answer.cost
+        return cost
 
     @property
     def present(self) -> Sequence[Waiting]:

@@ -37,6 +37,9 @@ from share_spark.handlers.time_limit import overrun_text
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import AcknowledgeType, Loss
 
+_COLLECT_S = 0.005
+"""The least time between two messages with answers: each one wakes the driver."""
+
 _TELL_EVERY_S = 0.5
 _MOST_TOLD = 10
 _IN_HANDLER = int(CallStatus.IN_HANDLER)
@@ -65,7 +68,10 @@ class Calls:
         self._outbox, self._sent = Outbox(None), 0
         self._overruns = Overruns(loop, stuck_file(Path(begin.ledger)), self._look)
         self._context = copy_context()  # without a call: what a call schedules would belong to it
-        self._turn_is_due = self._lingers = self._check_is_due = self._tells = self._is_closed = False
+        # In order of keys the successors wait until an answer is sent.
+        self._collect_s, self._next_flush = 0.0 if begin.ordered else _COLLECT_S, 0.0
+        self._turn_is_due = self._flush_is_due = self._lingers = self._check_is_due = False
+        self._tells = self._is_closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -139,6 +145,7 @@ class Calls:
         if message is not None:
             self._send(message)
             self._sent += 1
+            self._next_flush = time.monotonic() + self._collect_s
         self._hold_back(self._waiting.follow(self._sent))
 
     def forget(self, numbers: Iterable[int]) -> None:
@@ -190,7 +197,7 @@ class Calls:
 
     def _turn(self) -> None:
         self._turn_is_due = False
-        self.flush()
+        self._flush_soon()
         handler = self._handler
         if self._check_is_due and handler is not None:
             self._check(handler)
@@ -206,6 +213,19 @@ class Calls:
         if self._running and not self._tells:
             self._tells = True
             self._tell_later()
+
+    def _flush_soon(self) -> None:
+        """Flush; if that was done just now a little later, together with what is answered until then."""
+        wait_s = self._next_flush - time.monotonic()
+        if wait_s <= 0.0:
+            self.flush()
+        elif not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_later(wait_s, self._flush_collected, context=self._context)
+
+    def _flush_collected(self) -> None:
+        self._flush_is_due = False
+        self.flush()
 
     def _linger(self, wait_s: float) -> None:
         """Plan another turn for when the first record has waited for others long enough."""
@@ -242,8 +262,9 @@ class Calls:
 
     async def _run(self, call: Call, handler: Handler) -> None:
         CURRENT_CALL.set(call)
-        for one in call.present:
-            one.block.status[one.position] = _IN_HANDLER
+        for one in call.records:
+            if not one.handed.is_forgotten:
+                one.block.status[one.position] = _IN_HANDLER
         fault: BaseException | None = None
         answer: Any = None
         try:
@@ -290,11 +311,13 @@ class Calls:
 
     def _ended(self, call: Call, found: Sequence[Judged]) -> None:
         """Note the answers of a call."""
-        self._outbox.note_call(time.monotonic() - call.began, call.cost(found))
+        is_throttled = False
         for one, answer in zip(call.records, found, strict=True):
+            is_throttled |= answer.code == Loss.THROTTLED
             if not one.handed.is_forgotten:
                 self._answer(one, answer, call.round_number)
-        self._held += any(one.code == Loss.THROTTLED for one in found)
+        self._held += is_throttled
+        self._outbox.note_call(time.monotonic() - call.began, call.cost(found))
         del self._running[call]
         call.cell_value = 0
         self._plan_turn()

@@ -12,10 +12,11 @@ A message is its length in eight bytes and a pickle: both ends are the same prog
 
 from __future__ import annotations
 
+import functools
 import pickle
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.model.ids import TopicPartition
@@ -108,6 +109,19 @@ class Answered(NamedTuple):
     busy_s: float = 0.0
     throttled: tuple[int, ...] = ()
     cost: float = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is pickled: the answers in columns, as some thousand answers a second cost less so."""
+        return _answered, (tuple(zip(*self.answers, strict=True)), *self[1:])
+
+
+def _answered(columns: Sequence[Sequence[Any]], *rest: Any) -> Answered:
+    """Undo ``Answered.__reduce__``."""
+    return Answered(tuple(map(_record_answer, zip(*columns, strict=True))), *rest)
+
+
+_record_answer = functools.partial(tuple.__new__, RecordAnswer)
+"""``RecordAnswer._make`` without the call of a Python function for each answer."""
 
 
 class Unreachable(NamedTuple):

@@ -53,6 +53,9 @@ _log = logging.getLogger(__name__)
 LAST_CALLS_S = 20.0
 """The time that calls have to end after the driver is gone, or after what ends the companion."""
 
+_SEARCH_FROM = 20_000
+"""The new objects after which the garbage collector searches for cycles; Python's own number is 700."""
+
 CLOSE_S = 10.0
 """The time that the handler has for its ``close``."""
 
@@ -188,7 +191,9 @@ def _loaded(begin: Begin) -> Handler:
     except SystemExit as fault:  # of a module of the user's: it would end the loop
         raise HandlerError(f"handler {begin.name} cannot be loaded: {exception_text(fault)}") from None
     gc.collect()
-    gc.freeze()  # thousands of objects of calls are searched again and again: the modules need not be
+    # Thousands of objects of calls would be searched for cycles again and again while they wait, a fifth of all work.
+    gc.freeze()
+    gc.set_threshold(_SEARCH_FROM)
     return handler
 
 

@@ -5,6 +5,7 @@ The records of a call are in one ledger, as one cell has to name them (``ledger`
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,13 @@ class Waiting(NamedTuple):
     @property
     def at(self) -> TopicPartition:
         """The topic-partition of the record."""
-        return TopicPartition(self.record.topic, self.record.partition)
+        return _place_of(self.record.topic, self.record.partition)
+
+
+@functools.cache
+def _place_of(topic: str, partition: int) -> TopicPartition:
+    """Return one object for all of its records: a message has it once."""
+    return TopicPartition(topic, partition)
 
 
 class HeldBack(NamedTuple):

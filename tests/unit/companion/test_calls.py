@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,12 +13,21 @@ import pytest
 
 from share_spark.companion.calls import Calls
 from share_spark.companion.ledger import CompanionLedger
-from share_spark.companion.messages import Answered, Begin, FromCompanion, Limits
+from share_spark.companion.messages import (
+    LENGTH,
+    Answered,
+    Begin,
+    FromCompanion,
+    Limits,
+    RecordAnswer,
+    packed_message,
+)
 from share_spark.companion.reading import Handed, read_batches, record_schema
 from share_spark.delivery.ledger import CallStatus, read_entries
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import HANDLER_COLUMNS, Record, as_handler
 from share_spark.model.errors import StateError
+from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 from tests.support.companion_process import DEADLINE_S, hand_over
 from tests.support.small_disk import fill, small_disk
@@ -85,6 +95,34 @@ def test_calls_that_do_not_end_in_time_have_waited(tmp_path: Path) -> None:
 
     asyncio.run(play())
     assert read_entries(tmp_path / "0").status.tolist() == [CallStatus.ACCEPTED, *[CallStatus.WAITED] * 3, 0]
+
+
+def test_the_first_answer_leaves_at_once_and_others_together(tmp_path: Path) -> None:
+    """Each call ends in a turn of its own."""
+
+    async def ends_later(record: Record) -> None:
+        for _ in range(record.offset):
+            await asyncio.sleep(0)
+
+    async def play() -> None:
+        async with driver(tmp_path, ends_later, Limits(300, 60_000)) as made:
+            made.hand_over(1, 0, 299)
+            await made.until(lambda: len(made.answers) == 300)
+            messages = [len(one.answers) for one in made.sent if isinstance(one, Answered)]
+            assert messages[0] < 10
+            assert len(messages) < 100
+
+    asyncio.run(play())
+
+
+def test_answers_survive_their_way_to_the_driver() -> None:
+    at = TopicPartition("orders", 3)
+    answers = (RecordAnswer(1, at, 5, 5, 1), RecordAnswer(2, at, 6, 9, 2, "busy", 70), RecordAnswer(2, at, 0, 0, 0))
+    for message in (Answered(answers, b"rows", 1.5, (3, 4), 812.5), Answered(answers[:1]), Answered(())):
+        found = pickle.loads(packed_message(message)[LENGTH.size :])
+        assert found == message
+        assert type(found) is Answered
+        assert all(type(one) is RecordAnswer and type(one.at) is TopicPartition for one in found.answers)
 
 
 @pytest.mark.parametrize("fills_first", [True, False])
