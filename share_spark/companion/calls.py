@@ -2,7 +2,7 @@
 
 Records wait in the order in which their hand-overs came (``waiting``). A call has one of them, or a list. What it
 returns or raises is judged for each record (``judgement``); the answers go to the ledger at once, and to the driver
-with all others that end in the same turn of the loop.
+with all others that end within a few milliseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers on their way to the driver: those of one turn of the loop leave in one message, with their output rows, which
+"""Answers on their way to the driver: those of some milliseconds leave in one message, with their output rows, which
 are in the ledger by then: a driver that dies before it has committed them leaves them to the next engine."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from share_spark.handlers.output_schema import Row
 
 
 class Outbox:
-    """The answers of a turn. ``output``: the schema of their rows, None if there are none."""
+    """The answers of a message. ``output``: the schema of their rows, None if there are none."""
 
     def __init__(self, output: pa.Schema | None) -> None:
         self._output = output

@@ -118,7 +118,7 @@ def test_the_first_answer_leaves_at_once_and_others_together(tmp_path: Path) -> 
 def test_answers_survive_their_way_to_the_driver() -> None:
     at = TopicPartition("orders", 3)
     answers = (RecordAnswer(1, at, 5, 5, 1), RecordAnswer(2, at, 6, 9, 2, "busy", 70), RecordAnswer(2, at, 0, 0, 0))
-    for message in (Answered(answers, b"rows", 1.5, (3, 4), 812.5), Answered(answers[:1]), Answered(())):
+    for message in (Answered(answers, b"rows", (0, 0), 1.5, (3, 4), 812.5), Answered(answers[:1]), Answered(())):
         found = pickle.loads(packed_message(message)[LENGTH.size :])
         assert found == message
         assert type(found) is Answered
