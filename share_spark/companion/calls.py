@@ -26,6 +26,7 @@ from share_spark.companion.outbox import Outbox
 from share_spark.companion.overruns import Overruns, stuck_file
 from share_spark.companion.reading import Handed, OffsetRun, ReadBatch
 from share_spark.companion.stepping import CURRENT_CALL, Stepped
+from share_spark.companion.timed import Collected, Repeated
 from share_spark.companion.waiting import HeldBack, Waiting, WaitingRecords
 from share_spark.delivery.judging import Judged
 from share_spark.delivery.ledger import CallStatus
@@ -68,10 +69,10 @@ class Calls:
         self._outbox, self._sent = Outbox(None), 0
         self._overruns = Overruns(loop, stuck_file(Path(begin.ledger)), self._look)
         self._context = copy_context()  # without a call: what a call schedules would belong to it
+        self._turn_is_due = self._lingers = self._check_is_due = self._is_closed = False
         # In order of keys the successors wait until an answer is sent.
-        self._collect_s, self._next_flush = 0.0 if begin.ordered else _COLLECT_S, 0.0
-        self._turn_is_due = self._flush_is_due = self._lingers = self._check_is_due = False
-        self._tells = self._is_closed = False
+        self._flushes = Collected(loop, self._context, 0.0 if begin.ordered else _COLLECT_S, self.flush)
+        self._reports = Repeated(loop, self._context, _TELL_EVERY_S, self._tell)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -145,7 +146,7 @@ class Calls:
         if message is not None:
             self._send(message)
             self._sent += 1
-            self._next_flush = time.monotonic() + self._collect_s
+            self._flushes.note()
         self._hold_back(self._waiting.follow(self._sent))
 
     def forget(self, numbers: Iterable[int]) -> None:
@@ -197,7 +198,7 @@ class Calls:
 
     def _turn(self) -> None:
         self._turn_is_due = False
-        self._flush_soon()
+        self._flushes.soon()
         handler = self._handler
         if self._check_is_due and handler is not None:
             self._check(handler)
@@ -207,25 +208,11 @@ class Calls:
                 break
             self._begin(self._waiting.take(), handler)
         if self._running and handler is not None:
+            self._idle.clear()
             self._overruns.watch(handler.limit_ms(self._limits.timeout_ms) / 1_000)
+            self._reports.begin()
         else:
             self._idle.set()
-        if self._running and not self._tells:
-            self._tells = True
-            self._tell_later()
-
-    def _flush_soon(self) -> None:
-        """Flush; if that was done just now a little later, together with what is answered until then."""
-        wait_s = self._next_flush - time.monotonic()
-        if wait_s <= 0.0:
-            self.flush()
-        elif not self._flush_is_due:
-            self._flush_is_due = True
-            self._loop.call_later(wait_s, self._flush_collected, context=self._context)
-
-    def _flush_collected(self) -> None:
-        self._flush_is_due = False
-        self.flush()
 
     def _linger(self, wait_s: float) -> None:
         """Plan another turn for when the first record has waited for others long enough."""
@@ -257,7 +244,6 @@ class Calls:
             self._hold_back([HeldBack(one, 0) for one in records])
             return
         self._running[call] = None
-        self._idle.clear()
         call.task = self._loop.create_task(self._run(call, handler))
 
     async def _run(self, call: Call, handler: Handler) -> None:
@@ -276,8 +262,11 @@ class Calls:
                 answer = await self._called(call, handler)
         except BaseException as raised:  # noqa: BLE001 - what a handler raises is an answer
             fault = raised
-        if call.is_over:
-            return
+        if not call.is_over:
+            self._take_answer(call, answer, fault)
+        del fault  # its traceback has this frame: a cycle, which would keep the records until it is found
+
+    def _take_answer(self, call: Call, answer: Any, fault: BaseException | None) -> None:
         try:
             self._ended(call, self._judged(call, answer, fault))
         except Exception as trouble:  # noqa: BLE001 - no answer, the ledger cannot be written, or the fault is ours
@@ -403,14 +392,9 @@ class Calls:
                 self._fail(fault)
         return bool(self._running or self._ignored)
 
-    def _tell_later(self) -> None:
-        self._loop.call_later(_TELL_EVERY_S, self._tell, context=self._context)
-
-    def _tell(self) -> None:
-        """Tell what runs; the last time, that nothing does."""
+    def _tell(self) -> bool:
+        """Tell what runs; the last time, that nothing does. Return whether something runs."""
         now, first = time.monotonic(), itertools.islice(self._running, _MOST_TOLD)
         oldest = tuple((*call.records[0].record[:3], now - call.began) for call in first)
         self._send(CallsNow(len(self._running), len(self._waiting), oldest))
-        self._tells = bool(self._running)
-        if self._tells:
-            self._tell_later()
+        return bool(self._running)

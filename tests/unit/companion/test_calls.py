@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -113,6 +115,33 @@ def test_the_first_answer_leaves_at_once_and_others_together(tmp_path: Path) -> 
             assert len(messages) < 100
 
     asyncio.run(play())
+
+
+def test_a_call_that_fails_leaves_no_cycle(tmp_path: Path) -> None:
+    """Its record may be large, and the garbage collector searches seldom."""
+    seen: list[weakref.ref[Any]] = []
+
+    class Reply:
+        pass
+
+    async def fails(record: Record) -> None:
+        reply = Reply()
+        seen.append(weakref.ref(reply))
+        await asyncio.sleep(0)
+        raise ValueError(record.offset)
+
+    async def play() -> None:
+        async with driver(tmp_path, fails, Limits(3, 60_000)) as made:
+            made.hand_over(1, 0, 9)
+            await made.until(lambda: len(made.answers) == 10)
+            await asyncio.sleep(0)
+            assert [one() for one in seen] == [None] * 10
+
+    gc.disable()
+    try:
+        asyncio.run(play())
+    finally:
+        gc.enable()
 
 
 def test_answers_survive_their_way_to_the_driver() -> None:
