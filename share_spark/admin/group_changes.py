@@ -89,9 +89,8 @@ def partitions_of(group: GroupState, topics: Mapping[str, Collection[int]] | Non
 def planned_configs(
     reader: StateReader, group_id: str, add: Mapping[str, object], delete: Collection[str]
 ) -> dict[str, str]:
-    """Return the group's dynamic configs, by key, with the values ``add`` and without the keys ``delete``. Raises
-    ConfigError, StateError (no such group)."""
-    reader.require(group_id)
+    """Return the group's dynamic configs, by key, with the values ``add`` and without the keys ``delete``; the group
+    need not be there. Raises ConfigError."""
     found = altered(reader.dynamic_config_file(group_id).read(), add, delete)
     over(GroupConfig.parse(reader.job_settings(group_id)), found)
     return found

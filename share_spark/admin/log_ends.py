@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import unquote
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
-from share_spark.model.errors import ConfigError, TopicError, TopicUnreachableError
-from share_spark.model.ids import LogEnds
+from share_spark.model.errors import TopicError, TopicUnreachableError
+from share_spark.model.ids import LogEnds, TopicPartition
+from share_spark.topics.record_times import offsets_since, time_at
 from share_spark.topics.topic_view import TopicView, view_of
 
 
@@ -29,8 +25,7 @@ class EndsOfTopics(Protocol):
         ...
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
-        """Return, by partition, the first offset that is not older, else the end. Raises as ``log_ends``, and
-        ConfigError where only Spark knows."""
+        """Return, by partition, the first offset that is not older, else the end. Raises as ``log_ends``."""
         ...
 
     def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
@@ -113,38 +108,23 @@ class EmbeddedEnds:
             raise TopicError(f"topic {topic!r} does not exist")
         return found.ends
 
-    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:  # noqa: ARG002 - Kafka needs it
-        """Raise ConfigError: a time is not looked up in a Delta table."""
-        raise ConfigError(f"topic {topic!r} is in a Delta table, where a time is not looked up: give an offset")
+    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
+        """Return the offsets; see ``EndsOfTopics``."""
+        try:
+            return offsets_since(self.log, topic, timestamp_ms, self.log_ends(topic))
+        except UnknownTableError as reason:
+            raise self._unreadable(topic, reason) from reason
 
     def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
         """Return the timestamps; see ``EndsOfTopics``."""
         try:
-            found = {partition: self._time_at(topic, partition, offset) for partition, offset in offsets.items()}
+            found = {
+                partition: time_at(self.log, TopicPartition(topic, partition), offset)
+                for partition, offset in offsets.items()
+            }
         except UnknownTableError as reason:
-            raise TopicError(f"topic {topic!r} cannot be read without Spark: {reason}") from reason
+            raise self._unreadable(topic, reason) from reason
         return {partition: at_ms for partition, at_ms in found.items() if at_ms is not None}
 
-    def _time_at(self, topic: str, partition: int, offset: int) -> int | None:
-        """Return the timestamp. Files whose offsets overlap (after an OPTIMIZE) are all read."""
-        first: tuple[int, int] | None = None
-        for path, least in self._files_from(topic, partition, offset):
-            if first is not None and least > first[0]:
-                break
-            rows = self.log.data_file(path).read(["offset", "timestamp"])
-            rows = rows.filter(pc.field("offset") >= offset).sort_by("offset").slice(0, 1)
-            times_us = rows.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            for row in rows.set_column(1, "timestamp", times_us).to_pylist():
-                found = row["offset"], row["timestamp"] // 1_000
-                first = found if first is None else min(first, found)
-        return None if first is None else first[1]
-
-    def _files_from(self, topic: str, partition: int, offset: int) -> list[tuple[str, int]]:
-        """Return (path, its least offset) of the files that may have records from ``offset`` on, by that offset."""
-        found = []
-        for path, file in self.log.active.items():
-            if (unquote(file.values["topic"]), file.values["partition"]) == (topic, str(partition)):
-                stats = json.loads(file.stats or "{}")
-                if stats["maxValues"]["offset"] >= offset:
-                    found.append((path, int(stats["minValues"]["offset"])))
-        return sorted(found, key=lambda pair: pair[1])
+    def _unreadable(self, topic: str, reason: UnknownTableError) -> TopicError:
+        return TopicError(f"topic {topic!r} cannot be read without Spark: {reason}")

@@ -285,7 +285,9 @@ class ShareGroupAdmin:
         """Return the dynamic configs of the group, by key, with the values ``add`` and without the keys ``delete``;
         change nothing. Raises ConfigError for an unknown key, one that cannot change while an engine runs, one to be
         deleted that is not set, and a value that does not fit, by itself or to the others."""
-        return planned_configs(self.look().reader, group_id, add or {}, delete)
+        reader = self.look().reader
+        reader.require(group_id)
+        return planned_configs(reader, group_id, add or {}, delete)
 
     def alter_configs(
         self, group_id: str, add: Mapping[str, object] | None = None, delete: Collection[str] = ()
@@ -293,6 +295,7 @@ class ShareGroupAdmin:
         """Set what ``plan_configs`` returns, with its errors. A running engine applies it at its next micro-batch, and
         so does the next one. Present locks, and delays of waiting records, stay as they are."""
         reader = self.look().reader
+        reader.require(group_id)
         found = planned_configs(reader, group_id, add or {}, delete)
         reader.dynamic_config_file(group_id).write(found)
         return found

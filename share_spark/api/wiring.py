@@ -75,12 +75,14 @@ def _door(spec: ShareGroupSpec) -> ListeningGroup | None:
         return None
     assert spec.table is not None, "check refuses it"
     from share_spark.gateway.listening_group import ListeningGroup  # with kio, 0.2 s
+    from share_spark.gateway.stored_groups import StoredGroups
 
     return ListeningGroup.open(
         spec.group_id,
         spec.topics,
         EmbeddedTopicLog(spec.spark, spec.table),
         spec.listen_on,
+        stored=StoredGroups(spec.state, spec.spark),
         advertised=spec.advertised,
         lock_duration_ms=spec.config.lock_duration_ms,
     )

@@ -24,12 +24,24 @@ class Api:
     is_served: bool = True
 
 
+# Up to the version without the largest timestamp: who asks for it finds out that it is not known.
+LIST_OFFSETS = Api(key=2, name="ListOffsets", versions=range(1, 7))
+LIST_GROUPS = Api(key=16, name="ListGroups", versions=range(6))
 API_VERSIONS = Api(key=18, name="ApiVersions", versions=range(5))
 METADATA = Api(key=3, name="Metadata", versions=range(14))
 FIND_COORDINATOR = Api(key=10, name="FindCoordinator", versions=range(7))
+DESCRIBE_CONFIGS = Api(key=32, name="DescribeConfigs", versions=range(1, 5))
+DELETE_GROUPS = Api(key=42, name="DeleteGroups", versions=range(3))
+INCREMENTAL_ALTER_CONFIGS = Api(key=44, name="IncrementalAlterConfigs", versions=range(2))
+DESCRIBE_CLUSTER = Api(key=60, name="DescribeCluster", versions=range(3))
+DESCRIBE_TOPIC_PARTITIONS = Api(key=75, name="DescribeTopicPartitions", versions=range(1))
 SHARE_GROUP_HEARTBEAT = Api(key=76, name="ShareGroupHeartbeat", versions=range(1, 2))
+SHARE_GROUP_DESCRIBE = Api(key=77, name="ShareGroupDescribe", versions=range(1, 2))
 SHARE_FETCH = Api(key=78, name="ShareFetch", versions=range(1, 3))
 SHARE_ACKNOWLEDGE = Api(key=79, name="ShareAcknowledge", versions=range(1, 3))
+DESCRIBE_SHARE_GROUP_OFFSETS = Api(key=90, name="DescribeShareGroupOffsets", versions=range(2))
+ALTER_SHARE_GROUP_OFFSETS = Api(key=91, name="AlterShareGroupOffsets", versions=range(1))
+DELETE_SHARE_GROUP_OFFSETS = Api(key=92, name="DeleteShareGroupOffsets", versions=range(1))
 
 # librdkafka asks for the versions again without a pause unless a broker has these. The telemetry (71, 72) is left out:
 # clients that see it send it.
@@ -42,12 +54,23 @@ _APIS = {
     api.key: api
     for api in (
         *_NAMED_ONLY,
+        LIST_OFFSETS,
         METADATA,
         FIND_COORDINATOR,
+        LIST_GROUPS,
         API_VERSIONS,
+        DESCRIBE_CONFIGS,
+        DELETE_GROUPS,
+        INCREMENTAL_ALTER_CONFIGS,
+        DESCRIBE_CLUSTER,
+        DESCRIBE_TOPIC_PARTITIONS,
         SHARE_GROUP_HEARTBEAT,
+        SHARE_GROUP_DESCRIBE,
         SHARE_FETCH,
         SHARE_ACKNOWLEDGE,
+        DESCRIBE_SHARE_GROUP_OFFSETS,
+        ALTER_SHARE_GROUP_OFFSETS,
+        DELETE_SHARE_GROUP_OFFSETS,
     )
 }
 

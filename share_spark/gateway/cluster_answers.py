@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.protocol import ResponsePayload
 
 from share_spark.coordinator.group import TopicMetadata
-from share_spark.gateway.apis import FIND_COORDINATOR, METADATA
+from share_spark.gateway.apis import DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
 from share_spark.gateway.message_maker import make_message
 from share_spark.gateway.topic_catalog import uuid_of
 from share_spark.kafka.broker_connection import Address
@@ -38,7 +38,7 @@ def metadata_answer(
             "name": name,
             "topic_id": uuid_of(topic.topic_id),
             "is_internal": False,
-            "partitions": [_partition(number) for number in range(topic.partitions)],
+            "partitions": [described_partition(number) for number in range(topic.partitions)],
         }
         for name, topic in topics.items()
     ]
@@ -67,7 +67,8 @@ def metadata_answer(
     return make_message(load_response_schema(METADATA.key, version), values)
 
 
-def _partition(number: int) -> dict[str, Any]:
+def described_partition(number: int) -> dict[str, Any]:
+    """Return a partition, which this node leads."""
     return {
         "error_code": ErrorCode.none,
         "partition_index": number,
@@ -75,8 +76,24 @@ def _partition(number: int) -> dict[str, Any]:
         "leader_epoch": 0,
         "replica_nodes": (NODE_ID,),
         "isr_nodes": (NODE_ID,),
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
         "offline_replicas": (),
     }
+
+
+def cluster_answer(version: int, node: Address) -> ResponsePayload:
+    """Return the answer to DescribeCluster: this node, which is a broker."""
+    broker = {"broker_id": NODE_ID, "host": node.host, "port": node.port, "rack": None, "is_fenced": False}
+    values = {
+        "throttle_time": timedelta(),
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "cluster_id": _CLUSTER_ID,
+        "controller_id": NODE_ID,
+        "brokers": [broker],
+    }
+    return make_message(load_response_schema(DESCRIBE_CLUSTER.key, version), values)
 
 
 def find_coordinator_answer(version: int, node: Address, key_type: int, keys: tuple[str, ...]) -> ResponsePayload:

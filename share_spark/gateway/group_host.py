@@ -11,9 +11,9 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from share_spark.delivery.no_handler import NoHandler
 from share_spark.delta.location import Location
@@ -34,6 +34,8 @@ from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 
 _log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 _IDLE_WAIT_S = 0.1
 """The time after which an idle loop looks at the logs of its topics."""
@@ -94,7 +96,8 @@ class OpenedGroup(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class GroupHost:
-    """The loop of one group, in a thread of its own. ``topics``: those that its members subscribe to."""
+    """The loop of one group, in a thread of its own. It begins with the first client. ``topics``: those that its
+    members subscribe to."""
 
     group_id: str
     place: GroupPlace
@@ -103,20 +106,37 @@ class GroupHost:
     _over: threading.Event = field(default_factory=threading.Event)
     _fault: ShareError | None = None
     _thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin. What clients ask before the engine has claimed the group is refused."""
-        self._thread = threading.Thread(target=self._run, name=f"share-spark-group-{self.group_id}", daemon=True)
-        self._thread.start()
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changes: threading.Lock = field(default_factory=threading.Lock)
+    _is_changing: bool = False
+    _has_ended: bool = False
 
     def subscribe(self, topics: Iterable[str]) -> Collection[str]:
         """Let the next micro-batch begin the share-partitions of these topics, which exist. Return those that the group
-        reads, here all of them. From any thread."""
-        new = set(topics) - self._wanted
-        if new:
+        reads, here all of them. What clients ask before the engine has claimed the group is refused. From any
+        thread."""
+        with self._lock:
+            new = set(topics) - self._wanted
             self._wanted |= new
+            self._start()
+        if new:
             self.clients.stop_waiting()
         return self._wanted
+
+    def without_engine(self, change: Callable[[], _Result]) -> _Result:
+        """End the engine, and make a change to the state of the group. The next engine begins with the next client; it
+        reads the topics that clients name from now on. Waits: not for the event loop. Raises what ``change`` raises."""
+        with self._changes:
+            self._end_engine()
+            try:
+                return change()
+            finally:
+                self._allow_engine()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no engine was begun, or asked for, since the beginning or the last change."""
+        return self._thread is None and not self._wanted
 
     @property
     def was_replaced(self) -> bool:
@@ -124,14 +144,42 @@ class GroupHost:
         return isinstance(self._fault, FencedError)
 
     def end(self) -> None:
-        """Let the loop end after the present micro-batch. From any thread."""
+        """Let the loop end after the present micro-batch, and begin no other. From any thread."""
+        self._has_ended = True
         self._over.set()
         self.clients.stop_waiting()
 
     def join(self) -> None:
         """Wait until the loop has ended."""
-        if self._thread is not None:
-            self._thread.join()
+        if (thread := self._thread) is not None:
+            thread.join()
+
+    # ---------------------------------------------------------------------------------------------- the loop
+
+    def _start(self) -> None:
+        """Begin, unless the loop runs already or must not."""
+        if self._thread is None and not self._is_changing and not self._has_ended:
+            self._fault = None
+            self._thread = threading.Thread(target=self._run, name=f"share-spark-group-{self.group_id}", daemon=True)
+            self._thread.start()
+
+    def _end_engine(self) -> None:
+        with self._lock:
+            self._is_changing = True
+            self._wanted = set()
+        self._over.set()
+        self.clients.stop_waiting()
+        self.join()
+        self._thread = None
+
+    def _allow_engine(self) -> None:
+        """Let an engine begin; clients that have come during the change have one at once."""
+        with self._lock:
+            self._is_changing = False
+            if not self._has_ended:
+                self._over.clear()
+            if self._wanted:
+                self._start()
 
     def _run(self) -> None:
         """Run one engine after another until the loop is to end, or somebody else has the group."""

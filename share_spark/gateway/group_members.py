@@ -54,6 +54,11 @@ class GroupMembers:
         return response
 
     @property
+    def group(self) -> ShareGroup:
+        """The group as it is now."""
+        return self._group
+
+    @property
     def topic_names(self) -> frozenset[str]:
         """The topics that members subscribe to."""
         return frozenset(self._group.subscribed_topic_names)

@@ -9,6 +9,7 @@ from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_clients import GroupClients
 from share_spark.gateway.group_members import GroupMembers
 from share_spark.gateway.served_groups import FixedTopics, OneGroup, ServedGroup
+from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.kafka.broker_connection import Address
 from share_spark.maintenance.heartbeat import wall_clock_ms
@@ -32,17 +33,19 @@ class ListeningGroup:
         log: EmbeddedTopicLog,
         listen: Address,
         *,
+        stored: StoredGroups,
         advertised: Address | None,
         lock_duration_ms: int,
     ) -> ListeningGroup:
-        """Listen. Nobody is answered before the queue is opened. Raises EnvironmentFault."""
+        """Listen. Nobody is answered before the queue is opened. ``stored``: the place of the group's state. Raises
+        EnvironmentFault."""
         queue = ClientQueue()
         group = ServedGroup(
             engine=FixedTopics(topics),
             clients=GroupClients(queue=queue, reader=TopicBatchReader(log), lock_duration_ms=lock_duration_ms),
             members=GroupMembers(group_id=group_id, clock=wall_clock_ms),
         )
-        served = OneGroup(group_id=group_id, group=group)
+        served = OneGroup(group_id=group_id, group=group, stored=stored)
         return cls(queue, Gateway.open(listen, served, TopicCatalog(log), advertised=advertised))
 
     def close(self, fault: BaseException | None) -> None:

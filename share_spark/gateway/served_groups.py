@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from share_spark.coordinator.group import TopicMetadata
 from share_spark.engine.batch_reader import BatchReader
@@ -12,6 +13,16 @@ from share_spark.gateway.client_queue import ClientQueue
 from share_spark.gateway.group_clients import GroupClients
 from share_spark.gateway.group_host import GroupHost, GroupPlace
 from share_spark.gateway.group_members import GroupMembers
+from share_spark.gateway.stored_groups import StoredGroups
+from share_spark.model.errors import ErrorCode, ShareError
+
+_Result = TypeVar("_Result")
+
+
+class NonEmptyGroupError(ShareError):
+    """The user: a group that has members, or that an engine elsewhere runs, cannot be changed."""
+
+    code = ErrorCode.NON_EMPTY_GROUP
 
 
 class TopicsOfGroup(Protocol):
@@ -44,10 +55,36 @@ class ServedGroup:
 
 
 class ServedGroups(Protocol):
-    """The groups by their ids. ``get`` is for the thread of the event loop."""
+    """The groups by their ids. Its methods are for the thread of the event loop."""
+
+    @property
+    def stored(self) -> StoredGroups:
+        """The place of their state."""
+        ...
 
     def get(self, group_id: str) -> ServedGroup | None:
         """Return the group; None if it is not served here."""
+        ...
+
+    def serves(self, group_id: str) -> bool:
+        """Return whether a group of this name is served here, if there is one."""
+        ...
+
+    def begun(self) -> Mapping[str, ServedGroup]:
+        """Return the groups that clients have named; there may be more in the state."""
+        ...
+
+    def hosts(self, group_id: str) -> bool:
+        """Return whether the engine of a group, if one runs, is one of this gateway's own."""
+        ...
+
+    async def change(self, group_id: str, change: Callable[[], _Result]) -> _Result:
+        """Make a change to the state of a group without members, which no engine has meanwhile. Raises
+        NonEmptyGroupError: its engine cannot be ended here; and what ``change`` raises."""
+        ...
+
+    def forget(self, group_id: str) -> None:
+        """Forget a group that was deleted, unless clients have come since."""
         ...
 
     def stop(self) -> None:
@@ -64,7 +101,12 @@ class AnyGroup:
     reader: BatchReader
     clock: Callable[[], int]
     _groups: dict[str, ServedGroup] = field(default_factory=dict)
-    _hosts: list[GroupHost] = field(default_factory=list)
+    _hosts: dict[str, GroupHost] = field(default_factory=dict)
+
+    @property
+    def stored(self) -> StoredGroups:
+        """See ``ServedGroups``."""
+        return StoredGroups(str(self.place.state))
 
     def get(self, group_id: str) -> ServedGroup:
         """See ``ServedGroups``."""
@@ -76,15 +118,38 @@ class AnyGroup:
             self._groups[group_id] = ServedGroup(
                 engine=host, clients=clients, members=GroupMembers(group_id=group_id, clock=self.clock)
             )
-            self._hosts.append(host)
-            host.start()
+            self._hosts[group_id] = host
         return self._groups[group_id]
+
+    def serves(self, group_id: str) -> bool:
+        """See ``ServedGroups``."""
+        return bool(group_id)
+
+    def begun(self) -> Mapping[str, ServedGroup]:
+        """See ``ServedGroups``."""
+        return self._groups
+
+    def hosts(self, group_id: str) -> bool:
+        """See ``ServedGroups``."""
+        host = self._hosts.get(group_id)
+        return host is not None and not host.was_replaced
+
+    async def change(self, group_id: str, change: Callable[[], _Result]) -> _Result:
+        """See ``ServedGroups``."""
+        self.get(group_id)
+        return await asyncio.to_thread(self._hosts[group_id].without_engine, change)
+
+    def forget(self, group_id: str) -> None:
+        """See ``ServedGroups``."""
+        host = self._hosts.get(group_id)
+        if host is not None and host.is_idle:
+            del self._groups[group_id], self._hosts[group_id]
 
     def stop(self) -> None:
         """See ``ServedGroups``."""
-        for host in self._hosts:
+        for host in self._hosts.values():
             host.end()
-        for host in self._hosts:
+        for host in self._hosts.values():
             host.join()
 
 
@@ -94,10 +159,30 @@ class OneGroup:
 
     group_id: str
     group: ServedGroup
+    stored: StoredGroups
 
     def get(self, group_id: str) -> ServedGroup | None:
         """See ``ServedGroups``."""
-        return self.group if group_id == self.group_id else None
+        return self.group if self.serves(group_id) else None
+
+    def serves(self, group_id: str) -> bool:
+        """See ``ServedGroups``."""
+        return group_id == self.group_id
+
+    def begun(self) -> Mapping[str, ServedGroup]:
+        """See ``ServedGroups``."""
+        return {self.group_id: self.group}
+
+    def hosts(self, group_id: str) -> bool:  # noqa: ARG002
+        """See ``ServedGroups``: the engine is a member, as tools see it."""
+        return False
+
+    async def change(self, group_id: str, change: Callable[[], _Result]) -> _Result:  # noqa: ARG002
+        """Raise NonEmptyGroupError."""
+        raise NonEmptyGroupError(f"Group {group_id} is run by a Spark query: stop it before you change the group.")
+
+    def forget(self, group_id: str) -> None:
+        """Do nothing: the group is never deleted here."""
 
     def stop(self) -> None:
         """Do nothing: the engine ends by itself."""

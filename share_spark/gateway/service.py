@@ -12,12 +12,17 @@ from kio.static.protocol import RequestPayload
 
 from share_spark.coordinator.group import Heartbeat, HeartbeatResponse
 from share_spark.gateway import apis
-from share_spark.gateway.cluster_answers import find_coordinator_answer, metadata_answer
+from share_spark.gateway.cluster_answers import cluster_answer, find_coordinator_answer, metadata_answer
+from share_spark.gateway.config_admin import ConfigAdmin
 from share_spark.gateway.frames import Answer
+from share_spark.gateway.group_admin import GroupAdmin
 from share_spark.gateway.group_members import heartbeat_answer
 from share_spark.gateway.handler import RequestContext
+from share_spark.gateway.known_groups import KnownGroups
+from share_spark.gateway.offset_admin import OffsetAdmin
 from share_spark.gateway.served_groups import ServedGroups
 from share_spark.gateway.share_service import ShareService
+from share_spark.gateway.topic_admin import TopicAdmin
 from share_spark.gateway.topic_catalog import TopicCatalog, topic_id_of
 from share_spark.kafka.broker_connection import Address
 from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
@@ -38,12 +43,26 @@ class Service:
     def __init__(self, groups: ServedGroups, catalog: TopicCatalog, node: Address) -> None:
         self._groups, self._catalog, self.node = groups, catalog, node
         self._shares = ShareService(groups, catalog)
+        known = KnownGroups(groups, groups.stored, catalog)
+        group_admin, offset_admin = GroupAdmin(known), OffsetAdmin(known)
+        config_admin, topic_admin = ConfigAdmin(groups, groups.stored), TopicAdmin(catalog)
         self._answers: dict[int, Callable[[RequestContext, Any], Awaitable[Answer]]] = {
             apis.METADATA.key: self._metadata,
             apis.FIND_COORDINATOR.key: self._find_coordinator,
             apis.SHARE_GROUP_HEARTBEAT.key: self._heartbeat,
             apis.SHARE_FETCH.key: self._shares.fetch,
             apis.SHARE_ACKNOWLEDGE.key: self._shares.acknowledge,
+            apis.LIST_GROUPS.key: group_admin.list,
+            apis.SHARE_GROUP_DESCRIBE.key: group_admin.describe,
+            apis.DELETE_GROUPS.key: group_admin.delete,
+            apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: offset_admin.describe,
+            apis.ALTER_SHARE_GROUP_OFFSETS.key: offset_admin.alter,
+            apis.DELETE_SHARE_GROUP_OFFSETS.key: offset_admin.delete,
+            apis.DESCRIBE_CONFIGS.key: config_admin.describe,
+            apis.INCREMENTAL_ALTER_CONFIGS.key: config_admin.alter,
+            apis.DESCRIBE_CLUSTER.key: self._describe_cluster,
+            apis.DESCRIBE_TOPIC_PARTITIONS.key: topic_admin.describe,
+            apis.LIST_OFFSETS.key: topic_admin.list_offsets,
         }
 
     async def answer(self, context: RequestContext, request: RequestPayload) -> Answer | None:
@@ -75,6 +94,9 @@ class Service:
     async def _find_coordinator(self, context: RequestContext, request: Any) -> Answer:
         keys, key_type = getattr(request, "coordinator_keys", ()), getattr(request, "key_type", 0)
         return find_coordinator_answer(context.api_version, self.node, key_type, keys)
+
+    async def _describe_cluster(self, context: RequestContext, _request: Any) -> Answer:
+        return cluster_answer(context.api_version, self.node)
 
     async def _heartbeat(self, context: RequestContext, request: Any) -> Answer:
         group, names = self._groups.get(request.group_id), request.subscribed_topic_names

@@ -11,6 +11,7 @@ from uuid import UUID
 from share_spark.coordinator.group import TopicMetadata
 from share_spark.engine.ports import TopicDescription
 from share_spark.model.errors import TopicError, TopicUnreachableError
+from share_spark.model.ids import LogEnds
 
 
 class ListedTopicLog(Protocol):
@@ -21,6 +22,14 @@ class ListedTopicLog(Protocol):
         ...
 
     def describe(self, topic: str) -> TopicDescription:
+        """See ``TopicLog``."""
+        ...
+
+    def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
+        """See ``TopicLog``."""
+        ...
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
         """See ``TopicLog``."""
         ...
 

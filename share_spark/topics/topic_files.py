@@ -48,7 +48,7 @@ class TopicFiles:
     ) -> TopicFileReader | None:
         """Return a reader of the files that may hold acquired records, without records below the log start; None: Spark
         has to read them. ``ends``: of each topic, by partition."""
-        if not self._is_readable():
+        if not self.is_readable():
             return None
         self._catch_up()
         found: dict[TopicPartition, Sequence[RecordFile]] = {}
@@ -60,7 +60,8 @@ class TopicFiles:
             found[at] = _above(files, end.log_start_offset if end is not None else 0)
         return TopicFileReader(found)
 
-    def _is_readable(self) -> bool:
+    def is_readable(self) -> bool:
+        """Return whether a plain Parquet reader sees the records of the table."""
         log = self.log
         has_plain_names = log.properties.get("delta.columnMapping.mode", "none") == "none"
         is_local = log.files.local_directory is not None

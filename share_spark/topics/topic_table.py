@@ -108,6 +108,10 @@ class EmbeddedTopicLog:
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
         """Return the first offset with a timestamp at or after ``timestamp_ms``, else the end offset."""
         ends = self._table.topic(topic).ends
+        found = self._table.offsets_since(topic, timestamp_ms, ends)
+        return found if found is not None else self._offsets_by_spark(topic, timestamp_ms, ends)
+
+    def _offsets_by_spark(self, topic: str, timestamp_ms: int, ends: Mapping[int, LogEnds]) -> dict[int, int]:
         since = F.timestamp_millis(F.lit(timestamp_ms))
         rows = self._rows().where((F.col("topic") == topic) & (F.col("timestamp") >= since))
         found: dict[int, int] = dict(rows.groupBy("partition").agg(F.min("offset")).collect())

@@ -22,6 +22,7 @@ from share_spark.model.ids import LogEnds
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.topics import topic_registry
+from share_spark.topics.record_times import offsets_since
 from share_spark.topics.topic_files import TopicFiles, offsets_of, partition_of
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
 
@@ -149,6 +150,19 @@ class TopicTable:
         with self._lock:
             self._now()
             return self._record_files.holding(acquired, ends) if self._record_files is not None else None
+
+    def offsets_since(self, topic: str, timestamp_ms: int, ends: Mapping[int, LogEnds]) -> dict[int, int] | None:
+        """Return, by partition, the first offset that is not older, else the end; None: Spark has to look. ``ends``: of
+        the topic. Raises as ``find``."""
+        with self._lock:
+            self._now()
+            if self._record_files is None or not self._record_files.is_readable():
+                return None
+            try:
+                return offsets_since(self._record_files.log, topic, timestamp_ms, ends)
+            except UnknownTableError as reason:
+                _LOG.debug("times of %s are looked up by Spark: %s", topic, reason)
+                return None
 
     def holds_append(self, append_id: str) -> bool:
         """Return whether this append is among the latest commits. Raises as ``find``."""

@@ -1,0 +1,105 @@
+"""ListGroups, ShareGroupDescribe and DeleteGroups (R136, R142, R145)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode as WireError
+from kio.static.protocol import ResponsePayload
+
+from share_spark.coordinator.group import described, listed, matches
+from share_spark.coordinator.group.views import DescribedGroup, DescribedMember
+from share_spark.gateway.apis import DELETE_GROUPS, LIST_GROUPS, SHARE_GROUP_DESCRIBE
+from share_spark.gateway.handler import RequestContext
+from share_spark.gateway.known_groups import KnownGroups, required
+from share_spark.gateway.message_maker import make_message
+from share_spark.gateway.topic_catalog import uuid_of
+from share_spark.model.errors import ErrorCode, ShareError
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAdmin:
+    """The answers to requests about whole groups."""
+
+    known: KnownGroups
+
+    async def list(self, context: RequestContext, request: Any) -> ResponsePayload:
+        """Answer a ListGroups. Filters came with versions 4 and 5; an earlier one asks for all."""
+        states, types = getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
+        entries = [listed(one.group)._replace(state=one.state) for one in await self.known.all()]
+        groups = [
+            {
+                "group_id": entry.group_id,
+                "protocol_type": entry.protocol_type,
+                "group_state": str(entry.state),
+                "group_type": str(entry.group_type),
+            }
+            for entry in entries
+            if matches(entry, states, types)
+        ]
+        values = {"throttle_time": timedelta(), "error_code": WireError.none, "groups": groups}
+        return make_message(load_response_schema(LIST_GROUPS.key, context.api_version), values)
+
+    async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
+        """Answer a ShareGroupDescribe."""
+        groups = [_described(await self._description(group_id)) for group_id in request.group_ids]
+        values = {"throttle_time": timedelta(), "groups": groups}
+        return make_message(load_response_schema(SHARE_GROUP_DESCRIBE.key, context.api_version), values)
+
+    async def _description(self, group_id: str) -> DescribedGroup:
+        known = await self.known.find(group_id) if group_id else None
+        if known is None:
+            return described(group_id, None, {})
+        return replace(described(group_id, known.group, known.topics), state=known.state)
+
+    async def delete(self, context: RequestContext, request: Any) -> ResponsePayload:
+        """Answer a DeleteGroups: each group by itself."""
+        results = [
+            {"group_id": group_id, "error_code": WireError(await self._deleted(group_id))}
+            for group_id in request.groups_names
+        ]
+        values = {"throttle_time": timedelta(), "results": results}
+        return make_message(load_response_schema(DELETE_GROUPS.key, context.api_version), values)
+
+    async def _deleted(self, group_id: str) -> ErrorCode:
+        try:
+            required(await self.known.find(group_id), group_id)
+            await self.known.change(group_id, self.known.stored.delete, group_id)
+        except ShareError as fault:
+            return fault.code
+        self.known.groups.forget(group_id)
+        return ErrorCode.NONE
+
+
+def _described(group: DescribedGroup) -> dict[str, Any]:
+    return {
+        "error_code": WireError(group.error),
+        "error_message": group.error_message,
+        "group_id": group.group_id,
+        "group_state": str(group.state),
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor_name,
+        "members": [_member(member) for member in group.members],
+    }
+
+
+def _member(member: DescribedMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.member_epoch,
+        "client_id": member.client_id,
+        "client_host": f"/{member.client_host}",  # as Kafka shows an address
+        "subscribed_topic_names": member.subscribed_topic_names,
+        "assignment": {"topic_partitions": list(_assigned(member))},
+    }
+
+
+def _assigned(member: DescribedMember) -> Iterable[dict[str, Any]]:
+    for topic in member.assignment:
+        yield {"topic_id": uuid_of(topic.topic_id), "topic_name": topic.topic, "partitions": topic.partitions}

@@ -1,0 +1,93 @@
+"""DescribeTopicPartitions and ListOffsets: the topics as tools ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode as WireError
+from kio.static.protocol import ResponsePayload
+
+from share_spark.coordinator.group import TopicMetadata
+from share_spark.gateway.apis import DESCRIBE_TOPIC_PARTITIONS, LIST_OFFSETS
+from share_spark.gateway.cluster_answers import described_partition
+from share_spark.gateway.handler import RequestContext
+from share_spark.gateway.message_maker import make_message
+from share_spark.gateway.topic_catalog import TopicCatalog, uuid_of
+from share_spark.model.errors import TopicError, TopicUnreachableError
+from share_spark.model.ids import LogEnds
+
+_LATEST, _EARLIEST = -1, -2
+"""Timestamps that stand for an end of the log."""
+
+_NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAdmin:
+    """The answers to requests about topics."""
+
+    catalog: TopicCatalog
+
+    async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
+        """Answer a DescribeTopicPartitions, always whole: its limit is not needed, and there is never more to come."""
+        names = [topic.name for topic in request.topics]
+        found = await asyncio.to_thread(self._named, names)
+        topics = [_topic(name, found.get(name)) for name in names or sorted(found)]
+        values = {"throttle_time": timedelta(), "topics": topics, "next_cursor": None}
+        return make_message(load_response_schema(DESCRIBE_TOPIC_PARTITIONS.key, context.api_version), values)
+
+    def _named(self, names: list[str]) -> dict[str, TopicMetadata]:
+        return self.catalog.of(names) if names else self.catalog.all()
+
+    async def list_offsets(self, context: RequestContext, request: Any) -> ResponsePayload:
+        """Answer a ListOffsets."""
+        topics = [await asyncio.to_thread(self._offsets, topic) for topic in request.topics]
+        values = {"throttle_time": timedelta(), "topics": topics}
+        return make_message(load_response_schema(LIST_OFFSETS.key, context.api_version), values)
+
+    def _offsets(self, topic: Any) -> dict[str, Any]:
+        try:
+            ends = self.catalog.log.log_ends(topic.name)
+        except TopicUnreachableError:
+            raise
+        except TopicError:
+            ends = {}
+        return {"name": topic.name, "partitions": [self._offset(topic.name, one, ends) for one in topic.partitions]}
+
+    def _offset(self, topic: str, one: Any, ends: Mapping[int, LogEnds]) -> dict[str, Any]:
+        end = ends.get(one.partition_index)
+        if end is None:
+            return _listed(one.partition_index, WireError.unknown_topic_or_partition, _NO_OFFSET)
+        if one.timestamp in (_LATEST, _EARLIEST):
+            offset = end.end_offset if one.timestamp == _LATEST else end.log_start_offset
+            return _listed(one.partition_index, WireError.none, offset)
+        if one.timestamp < 0:
+            return _listed(one.partition_index, WireError.invalid_request, _NO_OFFSET)
+        since = self.catalog.log.offsets_at(topic, one.timestamp)[one.partition_index]
+        return _listed(one.partition_index, WireError.none, since if since < end.end_offset else _NO_OFFSET)
+
+
+def _listed(partition: int, error: WireError, offset: int) -> dict[str, Any]:
+    """Return an answer; it does not tell the timestamp of the record at ``offset``."""
+    return {
+        "partition_index": partition,
+        "error_code": error,
+        "timestamp": -1,
+        "offset": offset,
+        "leader_epoch": 0 if offset >= 0 else -1,
+    }
+
+
+def _topic(name: str, found: TopicMetadata | None) -> dict[str, Any]:
+    return {
+        "error_code": WireError.unknown_topic_or_partition if found is None else WireError.none,
+        "name": name,
+        "topic_id": None if found is None else uuid_of(found.topic_id),
+        "is_internal": False,
+        "partitions": [] if found is None else [described_partition(number) for number in range(found.partitions)],
+    }
