@@ -46,10 +46,11 @@ def note_truncations(directory: Path, ends: Mapping[TopicPartition, int], number
 
 
 def truncations_in(directory: Path) -> list[Truncation]:
-    """Return what was noted beside the ledgers in ``directory``."""
+    """Return what was noted beside the ledgers in ``directory``. A line without an end is of a driver that died before
+    it could acquire anything."""
     file = directory / _NAME
-    lines = file.read_text().splitlines() if file.exists() else ()
-    return [Truncation(*json.loads(line)) for line in lines]
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else ()
+    return [Truncation(*json.loads(line)) for line in lines if line.endswith("\n")]
 
 
 def are_gone(entries: LedgerEntries, truncations: Iterable[Truncation]) -> npt.NDArray[np.bool_]:

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_spark.companion.ledger import CallBlock, CompanionLedger, cell_value_of_list
+from share_spark.delivery.arrow_stream import stream_of
 from share_spark.delivery.ledger import CallStatus, cell_of, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.traces import codes_of, left_calls, member_traces
-from share_spark.delivery.truncations import note_truncations
+from share_spark.delivery.truncations import note_truncations, truncations_in
 from share_spark.model.errors import StateError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
@@ -110,8 +111,8 @@ def test_what_was_said_of_hand_overs_that_are_not_forgotten_is_read(steps: list[
 
 
 class Truncated:
-    """A ledger of hand-overs of one partition, whose log is truncated now and then, and what it was told of each.
-    ``entered``: the status by hand-over and offset; 0 once that is of no interest any more."""
+    """A ledger of hand-overs of one partition, whose log is truncated now and then. ``entered``: the status by
+    hand-over and offset, of records that were not cut off."""
 
     def __init__(self, directory: Path) -> None:
         self.place = LedgerPlace(group="group", member_id="before", shared=str(directory / "ledgers"))
@@ -142,11 +143,6 @@ class Truncated:
         note_truncations(self.directory, {AT: end}, self.number)
         self.entered = {key: status for key, status in self.entered.items() if key[1] < end}
 
-    def forget(self, number: int) -> None:
-        self.ledger.forget(number)
-        self.blocks.pop(number, None)
-        self.entered = {key: status for key, status in self.entered.items() if key[0] != number}
-
     def answered(self) -> dict[int, int]:
         """By offset, the answer in the last hand-over of it."""
         last = {offset: status for (_, offset), status in sorted(self.entered.items())}
@@ -165,7 +161,6 @@ class Truncated:
                 st.sampled_from([CallStatus.ACCEPTED, CallStatus.RELEASED, CallStatus.REJECTED]),
             ),
             st.tuples(st.just("truncate"), st.integers(0, 14)),
-            st.tuples(st.just("forget"), st.integers(1, 6)),
         ),
         max_size=40,
     )
@@ -261,6 +256,29 @@ def test_a_full_disk_is_no_fault_of_a_record(tmp_path: Path) -> None:
         with pytest.raises(StateError, match="cannot be written: No space left on device"):
             ledger.begin(1, batch_of(1_000))
         ledger.close()
+
+
+def test_rows_that_did_not_fit_on_the_disk_do_not_hide_later_ones(tmp_path: Path) -> None:
+    rows = stream_of(pa.table({"id": [7]}))
+    with small_disk(tmp_path / "disk") as disk:
+        ledger = CompanionLedger(disk / "0")
+        block = ledger.begin(1, batch_of(3))
+        block.status[:] = bytes([CallStatus.ACCEPTED_WITH_ROWS] * 3)
+        block.file.write_rows(rows, [0])
+        with pytest.raises(StateError, match="cannot be written: No space left on device"):
+            block.file.write_rows(b"x" * 2_000_000, [1])
+        block.file.write_rows(rows, [2])
+        entries = read_entries(disk / "0")
+        assert entries.have_rows.tolist() == [True, False, True]
+        assert pa.concat_tables(entries.rows_of(entries.have_rows)).to_pydict() == {"id": [7, 7]}
+        ledger.close()
+
+
+def test_a_note_of_a_truncation_that_was_not_finished_is_none(tmp_path: Path) -> None:
+    note_truncations(tmp_path, {AT: 5}, 3)
+    with (tmp_path / "truncated").open("a") as file:
+        file.write('["orders", 0, 1')
+    assert truncations_in(tmp_path) == [("orders", 0, 5, 3)]
 
 
 def test_the_next_engine_takes_over_what_ended_and_doubts_only_what_ran(tmp_path: Path) -> None:
