@@ -259,7 +259,8 @@ def test_keys_keep_their_order(seed: int, deaths: int, keys: int) -> None:
     def step(engine: EngineLife) -> None:
         engine.run()
         assert isinstance(engine.delivery, LateDelivery)
-        running = [letters[call[1]] for call in engine.delivery._running if letters[call[1]] != "."]
+        calls = engine.delivery.driver.calls
+        running = [letters[one.offset] for one in (calls.running if calls else ()) if letters[one.offset] != "."]
         assert (too_early, len(running)) == ([], len(set(running)))
         world.clock.advance(rng.choice([10, 500, 45_000]))
 
