@@ -258,7 +258,9 @@ class ShareGroupQuery:
 
     def _fail(self, fault: BaseException) -> None:
         self._fault = fault
-        if not isinstance(fault, FencedError):
+        if isinstance(fault, FencedError):
+            self._end_calls()
+        else:
             self._close_engine()
         self._closed = True
         self._over.set()
@@ -274,6 +276,14 @@ class ShareGroupQuery:
             if self._fault is not None and isinstance(fault, FencedError):
                 self._fault = fault  # its cause: the successor has taken what was in use
             _log.warning("what group %s held could not be given back; its locks will run out", self.store.log.group_id)
+            self._end_calls()
+
+    def _end_calls(self) -> None:
+        """End the calls of handlers that wait: in a process of their own, they would go on."""
+        try:
+            self.engine.ports.delivery.close()
+        except Exception:  # noqa: BLE001 - the query ends by another fault
+            _log.debug("ending the calls", exc_info=True)
 
     def _watch(self) -> None:
         """End the query between micro-batches: when the work is done, on ``stop``, after a fault of Spark itself."""

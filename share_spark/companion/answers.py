@@ -60,12 +60,14 @@ _first = attrgetter("first_offset")
 def _span(at: TopicPartition, rows: list[RecordAnswer]) -> AcknowledgedSpan:
     ranges = _joined((row.first_offset, row.last_offset, ANSWERS[row.answer]) for row in rows)
     errors = _joined((row.first_offset, row.last_offset, row.error) for row in rows if row.error is not None)
-    delays = _joined((row.first_offset, row.last_offset, row.delay_ms) for row in rows if row.delay_ms is not None)
+    delays = _joined(
+        (row.first_offset, row.last_offset, (row.delay_ms, row.answer)) for row in rows if row.delay_ms is not None
+    )
     return AcknowledgedSpan(
         at,
         in_best_form([AnsweredRange(*run) for run in ranges]),
         tuple(ErrorRun(*run) for run in errors),
-        tuple(RetryDelay(*run) for run in delays),
+        tuple(RetryDelay(first, last, delay_ms) for first, last, (delay_ms, _) in delays),
     )
 
 

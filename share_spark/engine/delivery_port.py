@@ -27,9 +27,9 @@ class AcquiredSpan(NamedTuple):
 
 class AcknowledgedSpan(NamedTuple):
     """The answers for one topic-partition. ``ranges``: ascending and disjoint; a tuple, or ``Columns`` if there are
-    many. ``errors``: ascending; only those that have a text. ``delays``: ascending and disjoint: of released and
-    throttled records the delay that was asked for; of records that were not entered because an earlier one of their key
-    is not finished, how long that one waits at least."""
+    many. ``errors``: ascending; only those that have a text. ``delays``: ascending and disjoint, each of one answer: of
+    released and throttled records the delay that was asked for; of records that were not entered because an earlier one
+    of their key is not finished, how long that one waits at least."""
 
     partition: TopicPartition
     ranges: Sequence[AnsweredRange]

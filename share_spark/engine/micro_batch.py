@@ -358,12 +358,12 @@ class ShareGroupEngine:
         raise StateError(f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times: {refusal}")
 
     def _absorbed(self, outcomes: Sequence[PartitionOutcome]) -> None:
-        """Note that the pending acknowledgements are in the state."""
+        """Note that the pending acknowledgements are in the state. If none has changed it, there may be no row."""
         self._letters.committed()
         had_answers, self._pending = bool(self._pending), NOTHING_PENDING
         self._summaries.update({outcome.key: outcome.summary for outcome in outcomes})
         self._busy.decided(outcome.key for outcome in outcomes)
-        if had_answers:
+        if had_answers and (not outcomes or any(outcome.changed for outcome in outcomes)):
             self._output.absorbed()
         if self._truncated:  # before anything is acquired at the removed offsets
             self._calls.forget(self._truncated)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from share_spark.companion.delivery import CompanionDelivery
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.direct_append import DirectAppends
@@ -28,7 +29,11 @@ from share_spark.state.tables import LOG_TABLE
 from tests.chaos.sessions import process, send, send_to_session
 
 SESSION, JVM, DRIVER, WORKER, EXECUTOR, PAUSE = "session", "jvm", "driver", "worker", "executor", "pause"
-"""Who gets SIGKILL; PAUSE: the session gets SIGSTOP. WORKER and EXECUTOR: from inside a worker only."""
+COMPANION, BOTH = "companion", "session and companion"
+"""Who gets SIGKILL; PAUSE: the session gets SIGSTOP. WORKER and EXECUTOR: from inside a worker only. A companion
+process has a session of its own; from inside it is a WORKER."""
+
+_COMPANION = b"share_spark.companion.program"
 
 IN_HANDLER, IN_OUTPUT = "in the handler", "inside the append of the output"
 """Points in a worker: a record's handler; a task that has written output rows into a file which was never committed."""
@@ -131,13 +136,17 @@ POINTS = {
 }
 """In the order in which a run comes to them, all on the driver. ``during`` and ``while`` are meant with a delay."""
 
+CALLS_TAKEN = "after late answers are taken"
+WAITING_POINTS = {CALLS_TAKEN: Point(CompanionDelivery, "deliver", after=True)}
+"""The same, of handlers that wait."""
+
 
 def arm(fault: Fault, struck: Path) -> None:
     """From now on this process is hit when it comes there."""
     if fault.point == PUT:
         DirectAppends.place_for_workers = None  # type: ignore[assignment,method-assign]
     if fault.point not in (IN_HANDLER, IN_OUTPUT):
-        _arm_method(POINTS[fault.point], fault, struck)
+        _arm_method({**POINTS, **WAITING_POINTS}[fault.point], fault, struck)
 
 
 def _arm_method(point: Point, fault: Fault, struck: Path) -> None:
@@ -195,6 +204,10 @@ def strike(fault: Fault, struck: Path) -> None:
         time.sleep(0.5)  # the signal takes a moment, and this thread must not go on in it
     elif fault.who == SESSION:
         send_to_session(os.getsid(0), signal.SIGKILL)
+    elif fault.who in (COMPANION, BOTH):
+        _end_companion()
+        if fault.who == BOTH:
+            send_to_session(os.getsid(0), signal.SIGKILL)
     elif fault.who == EXECUTOR:
         send(_parent(_parent(os.getpid())), signal.SIGKILL)
     else:
@@ -214,6 +227,14 @@ def _parent(pid: int) -> int:
     found = process(pid)
     assert found is not None
     return found.parent
+
+
+def _end_companion() -> None:
+    """Kill the companion process of this driver."""
+    for entry in Path("/proc").iterdir():
+        found = process(entry.name) if entry.name.isdigit() else None
+        if found is not None and found.parent == os.getpid() and _COMPANION in (entry / "cmdline").read_bytes():
+            send(found.pid, signal.SIGKILL)
 
 
 def _jvm() -> int:

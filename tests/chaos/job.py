@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from share_spark import ShareGroup, build_session
 from share_spark.model.errors import ShareError
 from share_spark.spark.session import java_options
+from tests.chaos.asking import ask
 from tests.chaos.broken import broken_handler
 from tests.chaos.faults import CLOSING, Fault, arm, arm_worker
 from tests.chaos.script import OUTPUT, Script, play
@@ -31,7 +32,8 @@ TIMEOUT_MS = 2_000
 class Order(NamedTuple):
     """``directory``: has state, tables and files. ``broker``: empty for the embedded log. ``fault``: empty for none.
     ``broken``: which broken handler, empty for the one that plays the script. ``starts``: how often the group is
-    started; only the last time counts. ``ordered``: by key."""
+    started; only the last time counts. ``ordered``: by key. ``service``: its port; the handler asks it, and waits, 0:
+    it does not. ``in_flight``: its calls at a time."""
 
     directory: str
     run: str
@@ -46,6 +48,8 @@ class Order(NamedTuple):
     broken: str = ""
     starts: int = 1
     ordered: bool = False
+    service: int = 0
+    in_flight: int = 8
 
     @property
     def struck(self) -> Path:
@@ -67,6 +71,12 @@ def handler(order: Order, fault: Fault | None) -> Callable[..., Any]:
     if order.broken:
         return broken_handler(order.broken, Path(order.directory))
     script = Script(order.calls, Path(order.place("order")), order.struck, fault)
+    if order.service:
+
+        async def handle_late(record):  # type: ignore[no-untyped-def]
+            return await ask(script, order.service, record)
+
+        return handle_late
 
     def handle(record):  # type: ignore[no-untyped-def]
         arm_worker(fault, order.struck)
@@ -84,6 +94,7 @@ def share_group(order: Order, spark: Any, fault: Fault | None) -> ShareGroup:
         "share.record.lock.duration.ms": 1_000,
         "share.delivery.count.limit": order.limit,
         "delivery.timeout.ms": order.timeout_ms,
+        "delivery.max.in.flight": order.in_flight,
         "max.records.per.trigger": order.max_records,
         "share.coordinator.snapshot.update.records.per.snapshot": 4,
         "state.refresh": "1s",

@@ -8,24 +8,27 @@ again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.chaos.broken import CALLS, NOT_ON_WORKERS, WRONG_LENGTH
-from tests.chaos.faults import Fault
+from tests.chaos.faults import BOTH, CALLS_TAKEN, COMPANION, IN_HANDLER, WORKER, Fault
 from tests.chaos.job import TIMEOUT_MS
 from tests.chaos.judgement import by_record
 from tests.chaos.script import (
     ACCEPT,
+    ALWAYS_FAIL,
     KILL_DRIVER,
     KILL_EXECUTOR,
     KILL_WORKER,
     NO_PRICE,
+    REJECT,
     SLEEP,
     STAY_IN_C,
     mixed,
 )
 from tests.chaos.world import ChaosRun
+from tests.support.late_service import LateService, running_service
 
 CLUSTER = "local-cluster[2,1,1024]"
 LIMIT = 3
@@ -87,6 +90,40 @@ def _moved(share: Any, before: Mapping[tuple[int, int], int]) -> Iterator[bool]:
     yield from ((share.partition, offset) not in before for offsets in finished for offset in offsets)
 
 
+def waiting(
+    world: ChaosRun, *, faults: Sequence[Fault], ordered: bool = False, once: bool = False, in_flight: int = 8
+) -> list[str]:
+    """What is wrong after these kills of engines whose handler asks a service, and waits. A companion that dies alone
+    ends no engine. ``once``: all companions live on, so no call is repeated but for what it has answered."""
+    world.ordered = ordered
+    with running_service() as world.service:
+        wrong = []
+        for fault in faults:
+            world.produce([*mixed(40), ALWAYS_FAIL])
+            engine = world.run(fault, in_flight=in_flight)
+            if not engine.struck:
+                wrong.append(f"{fault} was not reached: {engine.last_line}")
+        world.supervise(restarts=2, in_flight=in_flight)
+        return [*wrong, *world.faults(), *_asked(world.service, in_flight), *(_repeated(world) if once else ())]
+
+
+def _repeated(world: ChaosRun) -> Iterator[str]:
+    for partition, offset, count in world.calls():
+        if count > 1 and world.values[partition, offset] in (ACCEPT, REJECT):
+            yield f"{(partition, offset)} was called with count {count}, although its first call has ended"
+
+
+def _asked(service: LateService, in_flight: int) -> Iterator[str]:
+    """What is wrong by the service's own counts."""
+    for attempt, number in service.calls.items():
+        if number > 1:
+            yield f"{attempt} was asked {number} times"
+    if service.at_a_time > in_flight:
+        yield f"the service had {service.at_a_time} calls at a time, and {in_flight} were allowed"
+    if not service.throttled:
+        yield "the service has throttled nothing"
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "a record kills its worker": functools.partial(poison, value=KILL_WORKER),
     "a record kills its executor": functools.partial(poison, value=KILL_EXECUTOR, master=CLUSTER),
@@ -94,6 +131,18 @@ SCENARIOS: Mapping[str, Scenario] = {
     "a call sleeps for ever": functools.partial(poison, value=SLEEP, timeout_ms=TIMEOUT_MS),
     "a call stays in C for ever": functools.partial(poison, value=STAY_IN_C, timeout_ms=TIMEOUT_MS),
     "a price does not fit": functools.partial(poison, value=NO_PRICE, count=1_000),
+    "calls wait while engines die": functools.partial(
+        waiting, once=True, faults=[Fault(CALLS_TAKEN, nth=3), Fault("after the append", nth=3)]
+    ),
+    "calls wait while their process dies": functools.partial(
+        waiting, faults=[Fault(CALLS_TAKEN, COMPANION, 3), Fault(IN_HANDLER, WORKER), Fault(CALLS_TAKEN, BOTH, 3)]
+    ),
+    "calls wait while output is written": functools.partial(
+        waiting, faults=[Fault("after the output is appended"), Fault("before the output is journaled", BOTH, 2)]
+    ),
+    "calls wait in order of keys": functools.partial(
+        waiting, ordered=True, faults=[Fault(CALLS_TAKEN, nth=3), Fault(CALLS_TAKEN, COMPANION, 3)]
+    ),
     "a handler is not on the workers": functools.partial(broken, kind=NOT_ON_WORKERS),
     "a handler answers with a wrong length": functools.partial(broken, kind=WRONG_LENGTH),
 }

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from tests.chaos.job import GROUP, Order
 from tests.chaos.judgement import Calls, Evidence, Offset, faults_in
 from tests.chaos.script import OUTPUT, OrderEvent
 from tests.chaos.sessions import living, send_to_session
+from tests.support.late_service import LateService
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +144,8 @@ class Engine:
 @dataclass(slots=True)
 class ChaosRun:
     """``values``: what every record says. ``paused_in_handler``: see ``Evidence``. ``ordered``: records that come have
-    keys, and engines deliver in order of these; while others are unfinished it must not change."""
+    keys, and engines deliver in order of these; while others are unfinished it must not change. ``service``: which the
+    handler asks, if it is one that waits."""
 
     spark: SparkSession
     directory: Path
@@ -155,6 +158,7 @@ class ChaosRun:
     ordered: bool = False
     keys: dict[Offset, bytes] = field(default_factory=dict)
     engines: list[Engine] = field(default_factory=list)
+    service: LateService | None = None
 
     @classmethod
     @contextmanager
@@ -194,6 +198,7 @@ class ChaosRun:
             fault=str(fault) if fault is not None else "",
             limit=self.limit,
             ordered=self.ordered,
+            service=self.service.port if self.service is not None else 0,
         )._replace(**more)
         engine = Engine.start(order)
         self.engines.append(engine)
@@ -229,7 +234,8 @@ class ChaosRun:
         """Of the handler, by whatever engine."""
         file = self.directory / file_name
         lines = file.read_text().splitlines() if file.exists() else []
-        return [tuple(map(int, line.split())) for line in lines]  # type: ignore[misc]
+        calls = [tuple(map(int, line.split())) for line in lines]
+        return calls if self.service is None else list(_charged(calls, self.service.throttled))  # type: ignore[arg-type]
 
     def _order_events(self) -> list[OrderEvent]:
         file = self.directory / "order"
@@ -260,3 +266,15 @@ class ChaosRun:
 
     def _table(self, name: str) -> Any:
         return self.spark.read.format("delta").load(str(self.directory / name))
+
+
+def _charged(
+    calls: Sequence[tuple[int, int, int]], throttled: Mapping[tuple[int, int, int], int]
+) -> Iterator[tuple[int, int, int]]:
+    """Leave out calls that the service has throttled, but one of those that have no other: its caller may not have
+    heard of that."""
+    left = {call: max(1, number - throttled.get(call, 0)) for call, number in Counter(calls).items()}
+    for call in calls:
+        if left[call]:
+            left[call] -= 1
+            yield call

@@ -7,7 +7,9 @@ order things happen. So a seed that fails is its own reproduction.
 - ``scenario``: what a seed chooses before the play begins;
 - ``processes``: engines as threads of which exactly one runs, so that one can be put to sleep inside any call;
 - ``ports``: the ports of one engine; every effect has a point before and after it where the world may interfere;
-- ``delivery``: its tasks, workers and machines, and the ledgers that outlive them;
+- ``delivery``: its tasks, workers and machines, if all answers come with the delivery;
+- ``late_delivery``: its calls and companion processes, if calls outlast the delivery;
+- ``ledger_files``: the ledgers that outlive all of these;
 - ``ledger``: an independent record of all that happened, record by record, which judges every commit and every call; in
   the words of ``facts``, by the rules of ``settled``;
 - ``at_the_end``: what must hold once everything is finished;

@@ -1,15 +1,13 @@
-"""The delivery of one engine: tasks that enter the handler in any order, die, hang and go on; and the ledgers, as files
-that outlive the engine unless their machine is lost."""
+"""A delivery at once: tasks enter the handler in any order, die, hang and go on, and all answers come with it."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
 from share_spark.engine.delivery_port import (
     AcknowledgedSpan,
     AcquiredSpan,
@@ -18,11 +16,10 @@ from share_spark.engine.delivery_port import (
     DeliveryLimits,
 )
 from share_spark.engine.key_order import FREE, KeyOrder
-from share_spark.engine.ports import Claim
 from share_spark.model.errors import HandlerError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import Doubt
-from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
+from share_spark.model.requests import AnsweredRange, Loss, RetryDelay
 from tests.simulation.facts import (
     ACCEPT,
     DIED_AMONG_OTHERS,
@@ -36,25 +33,15 @@ from tests.simulation.facts import (
     Said,
     demand,
 )
+from tests.simulation.ledger_files import Entry, SimulatedLedgers
 from tests.simulation.processes import Death
 
 if TYPE_CHECKING:
     from tests.simulation.engine import SimulatedEngine
+    from tests.simulation.play import SimulatedWorld
 
 _UNKNOWN = Said(Loss.UNKNOWN, "worker lost")
 _NOT_ENTERED = Said(Loss.NOT_ENTERED, None)
-
-
-class Entry(NamedTuple):
-    """A line of a ledger: with which count a handler was entered, how it was left, "" if it was not, and the answer."""
-
-    count: int
-    left: str = ""
-    said: Said | None = None
-
-
-Files = dict[str, dict[At, Entry]]
-"""By member: the ledgers of its last delivery."""
 
 
 class WorkerDeath(Exception):  # noqa: N818 - what happens to the worker
@@ -66,62 +53,13 @@ class MachineDeath(Exception):  # noqa: N818 - what happens to the machine
 
 
 @dataclass(slots=True)
-class SimulatedDelivery(DeliveryAtOnce):
+class SimulatedDelivery(SimulatedLedgers, DeliveryAtOnce):
     """Some workers share out what was acquired."""
-
-    of: SimulatedEngine
-
-    @property
-    def _files(self) -> Files:
-        return self.of.world.files
-
-    def start(self, claim: Claim) -> None:
-        self.of.point("start of delivery", OSError)
-        self.of.others = set(self._files)
-        self._files[claim.member_id] = {}
-        self.of.point("after start of delivery", OSError)
-
-    def finished_calls(self) -> Iterator[FinishedCalls]:
-        self.of.point("read finished calls", OSError)
-        own, has_sink = self.of.store.member_id, self.of.world.scenario.has_sink
-        for member in reversed([member for member in self._files if member != own]):
-            entries = {
-                one: (entry.count, entry.said)
-                for one, entry in sorted(self._files[member].items())
-                if entry.said is not None
-            }
-            rows = {one: said for one, said in entries.items() if has_sink and said[1].kind == ACCEPT}
-            if entries:
-                self.of.takes_over(member, {one: said for one, said in entries.items() if one not in rows}, rows)
-                yield _finished(member, entries, rows.keys())
-
-    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:
-        return self.of.holds_rows(
-            {(one.partition, offset) for one in accepted for run in one.ranges for offset in range(run[0], run[1] + 1)}
-        )
-
-    def traces(self) -> Sequence[MemberTrace]:
-        self.of.point("read traces", OSError)
-        self.of.learns()
-        own = self.of.store.member_id
-        return [MemberTrace(member, _traced(entries)) for member, entries in self._files.items() if member != own]
-
-    def forget_traces(self) -> None:
-        self.of.point("forget traces", OSError)
-        for member in self.of.others & self._files.keys():
-            self.of.note("forgets the traces of", member)
-            del self._files[member]
 
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002
         self.of.point("forget the last delivery", OSError)
         if self.of.store.member_id in self._files:
             self._files[self.of.store.member_id] = {}
-
-    def stop_waiting(self) -> None:
-        """Nobody ever waits."""
-
-    def close(self) -> None:
-        """Nothing is kept."""
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         of = self.of
@@ -312,21 +250,12 @@ class Run:
 
     def _answer(self, task: Task, one: At, count: int, kind: str) -> None:
         world = self.of.world
-        if kind == "accept":
-            self.said[one] = Said(ACCEPT, None)
-            task.unsent.append(one)
-            self._finish(one, count, DONE)
-            return
-        if kind == "throttle":
-            self.said[one] = Said(Loss.THROTTLED, f"{kind} {world.throttles[one]}", (0, 500, 20_000)[one[1] % 3])
-            self._finish(one, count, THROTTLED)
-            return
+        self.said[one] = said = said_of(world, one, count, kind)
         if kind == "hang":
             world.time_ms += world.rng.randint(1, world.limits.lock_duration_ms)
-        text = f"{kind} {count} of {one[1]}"
-        delay_ms = world.scenario.asked_ms(one[1] + count) if kind == "release" else None
-        self.said[one] = Said(REJECT, text) if kind == "reject" else Said(RELEASE, text, delay_ms)
-        self._finish(one, count, DONE)
+        if said.kind == ACCEPT:
+            task.unsent.append(one)
+        self._finish(one, count, THROTTLED if said.kind == Loss.THROTTLED else DONE)
 
     def _worker_died(self, task: Task) -> None:
         """Its task is repeated, reads the ledger, and goes on after what was in the handler. What that worker had
@@ -365,43 +294,21 @@ class Run:
 
     def _note(self, one: At, entry: Entry) -> None:
         """Into the ledger, if that is still there."""
-        entries = self.of.world.files.get(self.of.store.member_id)
-        if entries is not None:
-            entries[one] = entry
+        blocks = self.of.world.files.get(self.of.store.member_id)
+        if blocks is not None:
+            blocks.setdefault(0, {})[one] = entry
 
 
-def _finished(member: str, entries: Mapping[At, tuple[int, Said]], with_rows: Collection[At]) -> FinishedCalls:
-    """What the ledgers of a member say of calls that have ended, as the port promises it."""
-    answered: dict[TopicPartition, list[AnsweredAttempt]] = {}
-    put_out: dict[TopicPartition, list[AnsweredAttempt]] = {}
-    errors: dict[TopicPartition, list[ErrorRun]] = {}
-    delays: dict[TopicPartition, list[RetryDelay]] = {}
-    for (at, offset), (count, said) in entries.items():
-        found = put_out if (at, offset) in with_rows else answered
-        answer = Loss.THROTTLED if said.kind == Loss.THROTTLED else AcknowledgeType(said.kind)
-        found.setdefault(at, []).append(AnsweredAttempt(offset, offset, count, answer))
-        if said.error is not None:
-            errors.setdefault(at, []).append(ErrorRun(offset, offset, said.error))
-        if said.delay_ms is not None:
-            delays.setdefault(at, []).append(RetryDelay(offset, offset, said.delay_ms))
-    both = ({at: tuple(some) for at, some in found.items()} for found in (answered, put_out))
-    return FinishedCalls(member, next(both), next(both), errors, delays)
-
-
-def _traced(entries: Mapping[At, Entry]) -> dict[TopicPartition, tuple[TracedRange, ...]]:
-    """What the ledgers of a member say, as the port promises it."""
-    in_handler = sum(not entry.left for entry in entries.values())
-    is_told = in_handler or any(entry.left == DIED_AMONG_OTHERS for entry in entries.values())
-    losses = {
-        DONE: Loss.FINISHED if is_told else Loss.AFTER_HANDLER,
-        DIED_AMONG_OTHERS: Loss.AMONG_OTHERS,
-        THROTTLED: Loss.THROTTLED,
-        "": Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS,
-    }
-    rows: dict[TopicPartition, list[TracedRange]] = {}
-    for (at, offset), entry in sorted(entries.items()):
-        rows.setdefault(at, []).append(TracedRange(offset, offset, entry.count, losses[entry.left]))
-    return {at: tuple(found) for at, found in rows.items()}
+def said_of(world: SimulatedWorld, one: At, count: int, kind: str) -> Said:
+    """What the handler answers that does this."""
+    if kind == "accept":
+        return Said(ACCEPT, None)
+    if kind == "throttle":
+        return Said(Loss.THROTTLED, f"{kind} {world.throttles[one]}", (0, 500, 20_000)[one[1] % 3])
+    text = f"{kind} {count} of {one[1]}"
+    if kind == "reject":
+        return Said(REJECT, text)
+    return Said(RELEASE, text, world.scenario.asked_ms(one[1] + count) if kind == "release" else None)
 
 
 def _span(at: TopicPartition, said: dict[At, Said], *, is_broken: bool) -> AcknowledgedSpan:

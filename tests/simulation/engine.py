@@ -26,6 +26,7 @@ from share_spark.model.records import DeliveryState
 from share_spark.model.requests import AcknowledgeType, Loss
 from tests.simulation.delivery import SimulatedDelivery
 from tests.simulation.facts import Acquisition, At, Courses, Decided, Said, demand
+from tests.simulation.late_delivery import SimulatedCompanion, SimulatedLateDelivery
 from tests.simulation.ports import Clock, Store, Subscribed, Topics
 from tests.simulation.processes import Death, SimulatedProcess
 from tests.twins.memory_output import InMemoryDeadLetters, InMemoryNoDeadLetters, InMemoryOutputSink
@@ -42,16 +43,19 @@ _OFTEN = {"before journal": 0.3, "after claim of output": 0.5, "after listing of
 class SimulatedEngine:
     """``held``: what its counted commits have acquired. ``answers``: what its handlers said of the last delivery;
     ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered; ``looked``: what
-    it goes by of that. ``looked_at``: the version up to which it has seen the state log. ``forgives``: there is nowhere
-    to put the output of its last delivery, which is given back as if it had not been tried. ``learned``: how far others
+    it goes by of that. ``looked_at``: the version up to which it has seen the state log. ``forgiven``: attempts that
+    are given back as if they had not been made, as there is nowhere to put their output. ``has_drained``: the last
+    answers count within this micro-batch, as it has another part. ``heard_ms``: the time of the
+    micro-batch that they came in. ``learned``: how far others
     had come when it asked. ``config``, ``pauses``: as it has seen them. ``others``: whose ledgers were there when it
     started."""
 
     def __init__(self, world: SimulatedWorld, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
         self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms
-        self.now_ms, self.clock_ms, self.looked_at = -1, 0, -1
+        self.now_ms, self.clock_ms, self.looked_at, self.heard_ms = -1, 0, -1, 0
         self.stopping = self.closing = self.faulted = self.has_asked = self.reads_time = False
-        self.forgives = False
+        self.has_drained = False
+        self.forgiven: set[Acquisition] = set()
         self.pauses, self.config = NOT_PAUSED, world.config
         self.has_target = world.is_calm or world.rng.random() >= world.scenario.targetless_rate
         self.ends: dict[TopicPartition, set[LogEnds]] = {}
@@ -72,8 +76,19 @@ class SimulatedEngine:
             updates_per_snapshot=world.scenario.config.updates_per_snapshot,
             least_ranges=world.scenario.least_ranges,
         ).of_engine(self)
+        self.delivery = SimulatedLateDelivery(self) if world.is_late else SimulatedDelivery(self)
         self.engine = ShareGroupEngine(ports=self._ports(), available_now=available_now)
         self.process = SimulatedProcess(self._live)
+
+    @property
+    def owns_group(self) -> bool:
+        """No other engine has claimed it since."""
+        return self.world.ledger.owner[1] == self.run_id
+
+    @property
+    def companion(self) -> SimulatedCompanion | None:
+        """The process that has its calls, if there is one."""
+        return self.delivery.companion if isinstance(self.delivery, SimulatedLateDelivery) else None
 
     @property
     def writes_letters_late(self) -> bool:
@@ -89,7 +104,7 @@ class SimulatedEngine:
                 self
             ),
             store=self.store,
-            delivery=SimulatedDelivery(self),
+            delivery=self.delivery,
             dead_letters=letters(self.world.letters, hook=self._letters_hook, is_late=self.writes_letters_late),
             clock=Clock(self, decides=True),
             config=self._look_at_config,
@@ -130,6 +145,7 @@ class SimulatedEngine:
         self.world.check_done(self)
 
     def _run(self, *, stopping: bool) -> None:
+        self._go_on_with_drained()
         self.closing, self.answers, self.learned, self.reads_time = stopping, {}, None, True
         try:
             self.engine.run(self.batch_id, stopping=stopping)
@@ -137,9 +153,13 @@ class SimulatedEngine:
             self.said = self.answers or self.said
             raise
         finally:
-            self.batch_id += 1
+            self.batch_id += 1 + (stopping and self.world.is_late)  # it makes two
         self.said = self.answers
         self.world.check_state(self)
+
+    def _go_on_with_drained(self) -> None:
+        if self.has_drained:
+            self.said, self.has_drained = self.answers, False
 
     def reads_clock(self, clock_ms: int) -> None:
         """The first look in a micro-batch makes its time: what has passed on this clock since the last such look, from
@@ -202,6 +222,7 @@ class SimulatedEngine:
     def decides(self, now_ms: int, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
         """What the next append may have as its reasons: its time, log ends that the log has answered, how far handlers
         have come."""
+        self._go_on_with_drained()
         demand(now_ms == self.now_ms, self.run_id, "decides at", now_ms, "its time is", self.now_ms)
         ends = {
             TopicPartition(partition_input.topic, key.partition): LogEnds(
@@ -219,8 +240,10 @@ class SimulatedEngine:
             now_ms=now_ms,
             ends=ends,
             said=self.said,
+            said_ms=self.heard_ms,
             stopping=self.closing,
-            forgives=self.forgives,
+            gives_back=self.closing and not self.engine.has_calls,
+            forgiven=frozenset(self.forgiven),
             has_target=self.has_target,
             courses=courses,
             lost=lost,
@@ -237,10 +260,14 @@ class SimulatedEngine:
         self, answers: Mapping[At, tuple[Acquisition, Said]], fault: HandlerError | TopicUnreachableError | None
     ) -> None:
         """Of its delivery. With a sink, answers without their output are none. In an outage they have it."""
-        is_broken = isinstance(fault, HandlerError)
-        if not is_broken or not self.world.scenario.has_sink:
+        self.heard_ms = self.now_ms
+        if isinstance(fault, HandlerError) and self.world.scenario.has_sink:
+            self._forgive(answers)
+        else:
             self.answers = answers
-        self.forgives = is_broken and self.world.scenario.has_sink
+
+    def _forgive(self, answers: Mapping[At, tuple[Acquisition, Said]]) -> None:
+        self.forgiven |= {held for held, _ in answers.values()}
 
     # ------------------------------------------------------------------------------------------------- interference
 
@@ -278,7 +305,8 @@ class SimulatedEngine:
             if self.left_rows:
                 self.answers, self.left_rows, self.held_rows = self.left_rows, {}, None
             held = {one: found[0] for one, found in self.answers.items()}
-            self.world.ledger.put_out(held, {one: answer for one, (_, answer) in self.answers.items()})
+            answers = {one: answer for one, (_, answer) in self.answers.items()}
+            self.world.ledger.put_out(held, answers, stopping=self.closing)
             self.point(moment, None)
             return
         if moment == "before reading back":
@@ -288,10 +316,13 @@ class SimulatedEngine:
         try:
             self.point(moment, SinkError)
         except SinkError:
-            if moment == "before journal" and self.world.rng.random() < 0.5:
+            has_workers = not self.world.is_late
+            if has_workers and moment == "before journal" and self.world.rng.random() < 0.5:
                 self._output_is_lost()
                 raise OutputLostError("the executor is gone") from None
-            self.forgives = moment in ("before journal", "before output")
+            if moment in ("before journal", "before output"):
+                self._forgive(self.answers)
+                self.answers = {}
             raise
 
     def give_way(self, moment: str, chance: float) -> None:

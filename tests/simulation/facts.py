@@ -60,14 +60,17 @@ DONE, DIED_AMONG_OTHERS, THROTTLED = "done", "died among others", "throttled"
 
 
 class Course(NamedTuple):
-    """How far an attempt has come. ``left``: how it left the handler, "" if it is still there."""
+    """How far an attempt has come. ``left``: how it left the handler, "" if it is still there. ``waits``: its code does
+    not run."""
 
     entered: bool = False
     left: str = ""
+    waits: bool = False
 
     @property
     def in_handler(self) -> bool:
-        return self.entered and not self.left
+        """Its code runs, or ran when its process died."""
+        return self.entered and not self.left and not self.waits
 
 
 NOT_YET = Course()
@@ -75,7 +78,9 @@ NOT_YET = Course()
 
 @dataclass(slots=True, eq=False)
 class Acquisition:
-    """One attempt at one record. ``answer``: of its handler, None if there is none yet."""
+    """One attempt at one record. ``answer``: of its handler, None if there is none yet. ``was_alone``: it was the only
+    call when its process died. ``is_kept``: its answer is in a ledger, for the next engine. ``is_gone``: the log has
+    lost its record since."""
 
     version: int
     member_id: str
@@ -83,6 +88,9 @@ class Acquisition:
     doubt: Doubt
     course: Course = NOT_YET
     answer: int | None = None
+    was_alone: bool = False
+    is_kept: bool = False
+    is_gone: bool = False
 
 
 class Fate(NamedTuple):
@@ -101,18 +109,21 @@ Courses = Mapping[str, Mapping[At, Course]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """What an engine knew when it decided: the reasons that its commit may have. ``courses``: how far the attempts of
-    others had come, as ledgers show it except for ``lost`` members. ``forgives``: this engine's last delivery is
-    given back as if it had not been tried, as there was nowhere to put its output. ``has_target``: it writes letters
-    of what it archives. ``looked``: the log ends that it has gone by, of every partition. ``config``,
-    ``pauses``: as it has seen them."""
+    others had come, as ledgers show it except for ``lost`` members. ``said_ms``: when it heard
+    the answers. ``stopping``: it acquires nothing more;
+    ``gives_back``: and ends all that it holds. ``forgiven``: attempts that it gives back as if they had not been made,
+    as there was nowhere to put their output. ``has_target``: it writes letters of what it archives. ``looked``: the log
+    ends that it has gone by, of every partition. ``config``, ``pauses``: as it has seen them."""
 
     run_id: str
     member_id: str
     now_ms: int
     ends: Mapping[TopicPartition, LogEnds]
     said: Mapping[At, tuple[Acquisition, Said]]
+    said_ms: int
     stopping: bool
-    forgives: bool
+    gives_back: bool
+    forgiven: frozenset[Acquisition]
     has_target: bool
     courses: Courses
     lost: frozenset[str]
@@ -127,12 +138,13 @@ class Decided:
 
 @dataclass(slots=True)
 class Books:
-    """What is known of all records.
+    """What is known of all records. ``is_late``: calls outlast deliveries.
 
     ``times``: by version, when the last micro-batch that counts was decided. ``acquisitions``: the last attempt at
-    each. ``deliveries``: the last attempts of each member. ``entered``: how often
-    a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an attempt that was not
-    made. ``failed``: how often its handler has released it, or it alone can have ended an engine.
+    each. ``deliveries``: of each member the attempts in its last delivery, or, where calls outlast deliveries, all
+    that its ledger may have.
+    ``entered``: how often a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an
+    attempt that was not made. ``failed``: how often its handler has released it, or it alone can have ended an engine.
     ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
     the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that is known.
     ``alone_in_crash``: records that were archived for one. ``unlettered``: finished by a commit of an engine without a
@@ -145,6 +157,7 @@ class Books:
     """
 
     letters: InMemoryDeadLetterTable
+    is_late: bool = False
     times: list[int] = field(default_factory=list)
     acquisitions: dict[At, Acquisition] = field(default_factory=dict)
     deliveries: dict[str, dict[At, Acquisition]] = field(default_factory=dict)
@@ -161,6 +174,12 @@ class Books:
     fates_of_the_gone: dict[At, list[Fate]] = field(default_factory=dict)
     letters_of_the_gone: Counter[At] = field(default_factory=Counter)
 
+    def forget_attempts(self, member_id: str, attempts: Mapping[At, Acquisition]) -> None:
+        """No ledger has them any more."""
+        known = self.deliveries.get(member_id, {})
+        for one in [one for one, attempt in attempts.items() if known.get(one) is attempt]:
+            del known[one]
+
     def forget(self, at: TopicPartition, end: int) -> None:
         """The log has lost what was at ``end`` and above; what is there from now on are other records."""
         accepted = (one for one, (_, said) in self.in_sink.items() if said.kind == ACCEPT)
@@ -169,6 +188,9 @@ class Books:
             if _is_cut(one, at, end) and one not in self.unlettered:
                 self.fates_of_the_gone.setdefault(one, []).append(fate)
                 self.letters_of_the_gone[one] = len(self.letters.of(*one))
+        for delivery in self.deliveries.values():
+            for one in [one for one in delivery if _is_cut(one, at, end)]:
+                delivery[one].is_gone = True
         for marked in (self.unseen, self.unlettered):
             marked.difference_update([one for one in marked if _is_cut(one, at, end)])
         books: list[dict[At, Any]] = [self.acquisitions, self.fates, self.in_sink]

@@ -31,6 +31,7 @@ from tests.simulation.facts import (
     demand,
 )
 from tests.simulation.settled import Settled
+from tests.twins.late_calls import AHEAD, AHEAD_BY_KEY
 from tests.twins.memory import InMemoryStateLog, StateCommit
 
 _ACKNOWLEDGED, _ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
@@ -157,7 +158,10 @@ class Ledger(Books):
             attempts = self.entered[one] + self.overcharged[one]
             demand(cell.count == attempts + 1, one, "has count", cell.count, "after", attempts, "attempts")
         if taken:
-            self.deliveries[decided.member_id] = {one: self.acquisitions[one] for one, _, _ in taken}
+            attempts = self.deliveries.get(decided.member_id, {}) if self.is_late else {}
+            self.deliveries[decided.member_id] = attempts | {one: self.acquisitions[one] for one, _, _ in taken}
+        if taken and self.is_late:
+            self._judge_in_flight(decided, any(cell.doubt >= Doubt.LOST_TWICE for _, cell, _ in taken))
 
     def _searched(self, decided: Decided) -> Doubt:
         """The deepest doubt; what is paused waits with its suspects, and keeps no others waiting."""
@@ -242,6 +246,20 @@ class Ledger(Books):
         if not suspects:
             demand(len(taken) <= most, len(taken), "records acquired at once")
 
+    def _judge_in_flight(self, decided: Decided, are_suspects: bool) -> None:
+        """Of what an engine has just acquired, beside what it had: there is room for it, and suspects run by
+        themselves."""
+        held = [
+            cell
+            for window in self.windows.values()
+            for offset, cell in window.cells.items()
+            if cell.state is ACQUIRED and cell.member_id == decided.member_id and offset >= window.start
+        ]
+        room = (AHEAD_BY_KEY if decided.config.delivery_order == "key" else AHEAD) * decided.config.max_in_flight
+        demand(are_suspects or len(held) <= room, len(held), "records in flight, there is room for", room)
+        mixed = are_suspects != all(cell.doubt >= Doubt.LOST_TWICE for cell in held)
+        demand(not mixed, "suspects are in flight beside others:", held)
+
     def _skip_to(self, at: TopicPartition, before: Window, after: Window, decided: Decided) -> None:
         """What the SPSO has passed without a cell was never acquired: only the log start may do that (R25)."""
         if before.start == -1:
@@ -259,9 +277,12 @@ class Ledger(Books):
         demand(held is not None and held.count == count, one, "delivered with count", count, "held:", held)
         assert held is not None
         demand(not held.course.entered, one, "delivered twice with count", count)
+        if self.is_late and self._is_gone(one, held):  # its record was read before the log lost it
+            held.course = Course(entered=True, waits=True)
+            return
         before = self.entered[one] + self.overcharged[one]
         demand(count == before + 1, one, "delivered with count", count, "after", before, "attempts")
-        held.course = Course(entered=True)
+        held.course = Course(entered=True, waits=self.is_late)
         self.entered[one] += 1
         demand(run_id == self.owner[1], one, "delivered by", run_id, "after it was replaced")
         cell = self.windows[one[0]].cells.get(one[1])
@@ -270,19 +291,30 @@ class Ledger(Books):
         demand(one not in self.in_sink or self.in_sink[one][0] != held.version, one, "delivered after its output")
         self._check_order(one, held)
 
+    def _is_gone(self, one: At, held: Acquisition) -> bool:
+        """Has the log lost the record of this attempt?"""
+        return held.is_gone or one[1] < self.windows[one[0]].start
+
     def _check_order(self, one: At, held: Acquisition) -> None:
-        """Whatever lies before a record and has its key is finished, or was finished by a handler of this delivery."""
+        """Whatever lies before a record and has its key is finished, or a handler has finished it, and the engine goes
+        on with that."""
         (at, offset), key = one, self.key_of(one)
         if key is None or one in self.unseen:
             return
         window = self.windows[at]
         for earlier in ((at, before) for before in range(window.start, offset)):
             is_over = earlier in self.fates or earlier in self.unseen or self.key_of(earlier) != key
-            is_over = is_over or self._is_done(self.acquisitions.get(earlier), held)
-            demand(is_over, one, "is entered before the end of", earlier, window.cells.get(earlier[1]))
+            cell = window.cells.get(earlier[1])
+            is_over = is_over or self._is_done(self.acquisitions.get(earlier), cell, held)
+            demand(is_over, one, "is entered before the end of", earlier, cell)
 
-    def _is_done(self, attempt: Acquisition | None, of: Acquisition) -> bool:
-        return attempt is not None and attempt.version == of.version and attempt.answer in (ACCEPT, REJECT)
+    def _is_done(self, attempt: Acquisition | None, cell: Cell | None, of: Acquisition) -> bool:
+        """By a handler of the same delivery, or, where calls outlast deliveries, of the same member."""
+        if attempt is None or attempt.answer not in (ACCEPT, REJECT):
+            return False
+        if attempt.version == of.version:
+            return True
+        return self.is_late and cell is not None and cell[:3] == (ACQUIRED, attempt.count, of.member_id)
 
     def courses(self) -> Courses:
         """As they are now."""
@@ -290,9 +322,14 @@ class Ledger(Books):
             member: {one: held.course for one, held in delivery.items()} for member, delivery in self.deliveries.items()
         }
 
-    def put_out(self, held: Mapping[At, Acquisition], said: Mapping[At, Said]) -> None:
-        """The sink has committed the output of this delivery: its answers are final."""
+    def put_out(self, held: Mapping[At, Acquisition], said: Mapping[At, Said], *, stopping: bool) -> None:
+        """The sink has committed the output of this delivery: its answers are final. An engine may be ``stopping`` as
+        it could not note a truncation."""
         for one, answer in said.items():
+            demand(stopping or not held[one].is_gone, one, "is put out, although the log was truncated")
+            if self.is_late and self._is_gone(one, held[one]):
+                self.rows_of_the_gone[one] += answer.kind == ACCEPT
+                continue
             if answer.kind == ACCEPT:
                 is_now = one not in self.fates and self.acquisitions[one] is held[one]
                 demand(is_now, one, "put out by an attempt that is over")

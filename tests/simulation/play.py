@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from share_spark.engine.pauses import NOT_PAUSED
@@ -14,11 +15,12 @@ from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.partition import PartitionLimits, check_invariants
 from tests.simulation.at_the_end import check_end
 from tests.simulation.compaction import SimulatedCompaction
-from tests.simulation.delivery import Files
 from tests.simulation.describe import brief
 from tests.simulation.engine import GROUP, SimulatedEngine
 from tests.simulation.facts import At, Cell, Decided, Violation, demand
+from tests.simulation.late_delivery import SimulatedCompanion
 from tests.simulation.ledger import Ledger
+from tests.simulation.ledger_files import Files
 from tests.simulation.scenario import Behaviour, Scenario, another_setting, draw, unhindered
 from tests.twins.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
 from tests.twins.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
@@ -33,13 +35,15 @@ _MOSTLY = 0.7
 class SimulatedWorld:
     """What outlives the engines, and what may happen to them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_late: bool | None = None) -> None:
+        """``is_late``: whether calls outlast deliveries, if the seed is not to choose that."""
         self.seed, self.rng = seed, Random(seed)
-        self.scenario: Scenario = draw(self.rng)
+        scenario = draw(self.rng)
+        self.scenario: Scenario = scenario if is_late is None else replace(scenario, is_late=is_late)
         self.config = config = self.scenario.config
         self.limits, self.lowest_limit = PartitionLimits.of(config), config.max_delivery_count
         self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
-        self.ledger = Ledger(letters=self.letters, group_id=GROUP)
+        self.ledger = Ledger(letters=self.letters, group_id=GROUP, is_late=self.is_late)
         self.ledger.key_of = lambda one: self.key(one) if self.record(one) is not None else None
         self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
         self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
@@ -50,10 +54,16 @@ class SimulatedWorld:
         self.throttles: Counter[At] = Counter()
         self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None
         self.engines: list[SimulatedEngine] = []
+        self.companions: list[SimulatedCompanion] = []
         self.runs, self.is_calm = 0, False
         self.topic_names = [f"topic{n}" for n in range(len(self.scenario.partitions))]
         for name, partitions in zip(self.topic_names, self.scenario.partitions, strict=True):
             self.topics.create_topic(name, partitions)
+
+    @property
+    def is_late(self) -> bool:
+        """Calls outlast deliveries."""
+        return self.scenario.is_late
 
     @property
     def is_ordered(self) -> bool:
@@ -237,7 +247,10 @@ class SimulatedWorld:
         fault = engine.process.fault
         engine.note("has ended", "" if fault is None else repr(fault))
         self.engines.remove(engine)
-        if engine.process.died and self.rng.random() < self.scenario.machine_rate:
+        is_machine = engine.process.died and self.rng.random() < self.scenario.machine_rate
+        if engine.companion is not None:
+            engine.companion.loses_driver(dies=is_machine or not engine.process.died)
+        if is_machine:
             self.lose_ledgers({engine.store.member_id})
         if isinstance(fault, Violation):
             raise fault
@@ -284,6 +297,8 @@ class SimulatedWorld:
             choices.append((self.scenario.pause_weight, self._pause))
         if self.scenario.setting_weight:
             choices.append((self.scenario.setting_weight, self._change_setting))
+        if self.companions:
+            choices.append((4.0, self._step_companion))
         if self.engines:
             one = self.rng.choice(self.engines)
             choices.append((8.0, lambda: self._resume(one)))
@@ -305,7 +320,7 @@ class SimulatedWorld:
         self.note("paused:", self.pauses)
 
     def _change_setting(self) -> None:
-        self.config = another_setting(self.config, self.rng)
+        self.config = another_setting(self.config, self.rng, is_late=self.is_late)
         self.lowest_limit = min(self.lowest_limit, self.config.max_delivery_count)
         self.note("settings:", self.config)
 
@@ -315,6 +330,18 @@ class SimulatedWorld:
     def _stop(self, engine: SimulatedEngine) -> None:
         engine.note("is asked to stop")
         engine.stopping = True
+
+    def _step_companion(self) -> None:
+        """Calls go on while engines do something else."""
+        companion = self.rng.choice(self.companions)
+        for _ in range(self.rng.randint(1, 8)):
+            companion.step()
+        if companion.took_engine and companion.of in self.engines:
+            self._kill(companion.of)
+
+    def calls_at_a_time(self) -> int:
+        """Of the engine that owns the group, and of those that the next one waits for."""
+        return sum(len(one.calls.running) for one in self.companions if not one.was_replaced)
 
     def _set_clock(self, engine: SimulatedEngine) -> None:
         lock_ms = self.limits.lock_duration_ms
@@ -336,6 +363,8 @@ class SimulatedWorld:
             self.turn += 1
             others = [engine for engine in self.engines if engine is not last]
             self._resume(self.rng.choice(others) if others and self.rng.random() < 0.3 else last)
+            if self.companions and self.rng.random() < 0.3:
+                self._step_companion()
             if last.process.over and not self._is_finished(last):
                 last = self._start_engine(available_now=True)
             self._wait(self.limits.lock_duration_ms // 3)
@@ -354,9 +383,10 @@ class SimulatedWorld:
         version = self.state_log.version
         records = [f"{topic}-{record.key.partition} {brief(record)}" for topic, record in commit.records]
         stale = "" if counts or commit.kind == "claim" else "(does not count)"
+        for companion in self.companions:
+            companion.see_owner()
         engine.note(f"v{version}", commit.kind, f"batch {commit.batch_id}", stale, records)
         if counts:
-            engine.forgives = False
             engine.held.update((one, held) for one, held in self.ledger.acquisitions.items() if held.version == version)
 
     def check_state(self, engine: SimulatedEngine) -> None:
@@ -388,12 +418,13 @@ class SimulatedWorld:
         demand(window.start >= target, at, "is not finished: SPSO", window.start, "target", target)
 
 
-def run_seed(seed: int) -> str:
+def run_seed(seed: int, *, is_late: bool | None = None) -> str:
     """Play a seed. Returns "" or what was wrong, with the trace and the line that does it again."""
-    world = SimulatedWorld(seed)
+    world = SimulatedWorld(seed, is_late=is_late)
     try:
         world.play()
     except Violation as broken:
         trace = "\n".join(world.trace)
-        return f"{trace}\n{world.scenario}\nseed {seed}: {broken}\nmake sim SEEDS=1 FIRST={seed}"
+        again = f"make sim SEEDS=1 FIRST={seed}" if is_late is None else f"run_seed({seed}, is_late={is_late})"
+        return f"{trace}\n{world.scenario}\nseed {seed}: {broken}\n{again}"
     return ""

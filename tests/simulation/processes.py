@@ -38,6 +38,11 @@ class SimulatedProcess:
         if self.over:
             self._thread.join()
 
+    @property
+    def runs_here(self) -> bool:
+        """Is it this process that calls?"""
+        return threading.current_thread() is self._thread
+
     def sleep(self) -> None:
         """Called by the process itself: give the baton back and wait for the next ``resume``."""
         self._back.release()

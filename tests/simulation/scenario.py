@@ -38,7 +38,7 @@ _DEADLY = (
 )
 
 
-_MANY = 0.01
+_MANY, _LATE = 0.01, 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Scenario:
     ``asks_delays``: handlers say when they want to have a record again. ``pause_weight``: of an operator who pauses or
     resumes something, among what else may happen in a turn. ``setting_weight``: of one who changes a setting, likewise.
     ``different_keys``: of the records of a partition. ``most_throttles``: by a service, of each record
-    before anything else.
+    before anything else. ``is_late``: calls outlast deliveries.
     """
 
     config: GroupConfig
@@ -80,6 +80,7 @@ class Scenario:
     setting_weight: float = 0.0
     different_keys: int = 1
     most_throttles: int = 0
+    is_late: bool = False
 
     def asked_ms(self, number: int) -> int | None:
         """The delay that a handler asks for with one of its releases."""
@@ -137,10 +138,12 @@ def _with_flow(found: Scenario, rng: Random) -> Scenario:
     found = replace(found, setting_weight=0.5) if rng.random() < 0.2 else found
     by_key = replace(found.config, delivery_order="key")
     found = replace(found, config=by_key, different_keys=rng.choice([1, 2, 6])) if rng.random() < 0.3 else found
-    return replace(found, most_throttles=rng.choice([0, 0, 0, 3]))
+    found = replace(found, most_throttles=rng.choice([0, 0, 0, 3]))
+    in_flight = replace(found.config, max_in_flight=rng.choice([1, 2, 3, 5, 16, 40]))
+    return replace(found, config=in_flight, is_late=rng.random() < _LATE)
 
 
-def another_setting(config: GroupConfig, rng: Random) -> GroupConfig:
+def another_setting(config: GroupConfig, rng: Random, *, is_late: bool) -> GroupConfig:
     """``config`` with one setting as an operator may change it beside a running engine."""
     changes: list[dict[str, Any]] = [
         {"max_delivery_count": rng.randint(2, 5)},
@@ -151,6 +154,7 @@ def another_setting(config: GroupConfig, rng: Random) -> GroupConfig:
         {"rate_limit": rng.choice([0.0, 5.0, 50.0])},
         {"breaker_failure_rate": rng.choice([0.0, 0.5])},
         {"delivery_budget_ms": rng.choice([100, 10_000])},
+        *([{"max_in_flight": rng.choice([1, 3, 16])}] if is_late else []),
     ]
     return replace(config, **rng.choice(changes))
 

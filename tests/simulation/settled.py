@@ -19,6 +19,7 @@ from tests.simulation.facts import (
     AVAILABLE,
     DIED_AMONG_OTHERS,
     GAP,
+    NOT_YET,
     REJECT,
     THROTTLED,
     At,
@@ -58,10 +59,12 @@ def delays_after(backoff: Backoff, count: int) -> tuple[int, int]:
 
 def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:
     """How the attempt at ``one`` has ended if the engine of ``delivery`` is dead, and its ledgers show it."""
-    course = delivery[one]
+    course = delivery.get(one, NOT_YET)
     in_handlers = sum(other.in_handler for other in delivery.values())
     if not course.entered:
         return Loss.NOT_ENTERED
+    if course.waits:
+        return Loss.FINISHED
     if course.in_handler:
         return Loss.IN_HANDLER if in_handlers == 1 else Loss.AMONG_OTHERS
     if course.left == DIED_AMONG_OTHERS:
@@ -95,26 +98,39 @@ class Settled:
         return self._settle_acquired(was)
 
     def _settle_acquired(self, was: Cell) -> Cell | Fate:
+        if self.books.is_late and self.one[1] < self.start:
+            return self._settle_below(was)
         held = self.books.acquisitions[self.one]
         in_sink = self.books.in_sink.get(self.one)
         of, said = self.decided.said.get(self.one, (None, None))
         if said is not None and of is held:
-            return self._answered(was, said, self.books.times[held.version])
+            return self._answered(was, said, self.decided.said_ms)
         if in_sink is not None and in_sink[0] == held.version:
             return self._answered(was, in_sink[1], self.decided.now_ms)
         if self.one[0] not in self.decided.ends:
             return was
-        if was.member_id == self.decided.member_id and self.decided.stopping:
+        is_own = was.member_id == self.decided.member_id
+        if is_own and self.decided.gives_back:
             return self._lost(was, Loss.NOT_ENTERED, None)
         assert was.deadline_ms is not None
-        if was.deadline_ms <= self.decided.now_ms:
-            return self._lost(was, self._loss(was.member_id), None)
-        return was
+        if was.deadline_ms > self.decided.now_ms:
+            return was
+        return was if is_own else self._lost(was, self._loss(was.member_id), None)
+
+    def _settle_below(self, was: Cell) -> Cell | Fate:
+        """No answer counts below the SPSO. There even the locks of an engine that lives end."""
+        assert was.deadline_ms is not None
+        is_own = was.member_id == self.decided.member_id
+        is_over = was.deadline_ms <= self.decided.now_ms or (is_own and self.decided.gives_back)
+        return Fate("log start", was.count) if is_over and self.one[0] in self.decided.ends else was
 
     def _loss(self, member_id: str | None) -> Loss:
         assert member_id is not None
         if member_id in self.decided.lost:
             return Loss.UNKNOWN
+        # An engine that stops at once commits no output, so that of the engine before may be lost.
+        is_kept = self.books.acquisitions[self.one].is_kept and not self.decided.stopping
+        demand(not is_kept, self.one, "has an answer, which the next engine has not taken over")
         return loss_of(self.one, self.decided.courses[member_id])
 
     def _answered(self, was: Cell, said: Said, since_ms: int) -> Cell | Fate:
@@ -177,7 +193,8 @@ class Settled:
             # Not entered: its engine died before the delivery began, and has left the ledger of the one before.
             self.books.entered[self.one] -= entered
         elif loss is Loss.NOT_ENTERED and entered:
-            demand(self.decided.forgives, self.one, "was in a handler, and its attempt is taken back")
+            is_forgiven = self.books.acquisitions[self.one] in self.decided.forgiven
+            demand(is_forgiven, self.one, "was in a handler, and its attempt is taken back")
             self.books.entered[self.one] -= 1
         elif loss is not Loss.NOT_ENTERED and not entered:
             demand(loss is Loss.UNKNOWN, self.one, "was in no handler, and is charged as", loss)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import Ack, EmbeddedTopicLog, Record, ShareGroup, read_state
+from share_spark.model.errors import FencedError
 from share_spark.topics.topic_producer import Message
 from tests.support.job_process import JobProcess
 
@@ -177,6 +178,35 @@ def test_who_stops_waits_for_running_calls_and_charges_nothing_else(place: Place
     assert [held for _, held in place.states()] == [0, 0]
     place.run(place.group(place.noting(slow), delivery__max__in__flight=100))
     assert Counter(place.calls) == Counter((number, 1) for number in range(100))
+
+
+def test_an_engine_that_was_replaced_calls_nothing_more(place: Place) -> None:
+    """What its process had waiting ahead belongs to the next engine."""
+    place.send(200)
+    calls = place.directory / "processes"
+
+    async def slow(record: Record) -> Ack:
+        import asyncio
+
+        number = int(record.value or b"")
+        with calls.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        await asyncio.sleep(3 + 0.3 * (number % 20))
+        return Ack.ACCEPT
+
+    def processes() -> list[str]:
+        return calls.read_text().split() if calls.exists() else []
+
+    replaced = place.group(slow, delivery__max__in__flight=16).start()
+    wait_until(lambda: len(processes()) == 16)  # and as many wait
+    next_one = place.group(slow, delivery__max__in__flight=16).start()
+    try:
+        with pytest.raises(FencedError):
+            replaced.awaitTermination()
+        wait_until(lambda: len(set(processes())) > 1)
+        assert processes().count(processes()[0]) < 2 * 16 - 8
+    finally:
+        next_one.stop()
 
 
 HANDLER = """

@@ -37,6 +37,14 @@ def test_errors_and_delays_are_runs_of_their_own() -> None:
     assert found.delays == (RetryDelay(1, 1, 50), RetryDelay(4, 4, 0))
 
 
+def test_delays_of_different_answers_are_not_joined() -> None:
+    """They do not begin at the same time: the one that was asked for begins with its commit."""
+    (found,) = spans_of(
+        [one(1, Loss.THROTTLED, "429", 50), one(2, Loss.NOT_ENTERED, None, 50), one(3, RELEASE, None, 50)]
+    )
+    assert found.delays == (RetryDelay(1, 1, 50), RetryDelay(2, 2, 50), RetryDelay(3, 3, 50))
+
+
 def test_numbers_of_the_wire_become_the_engines_names() -> None:
     (found,) = spans_of([one(1, 0), one(2, 1), one(3, 104)])
     assert [type(answer) for _, _, answer in found.ranges] == [AcknowledgeType, AcknowledgeType, Loss]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -94,6 +95,27 @@ def test_rows_below_the_log_start_are_not_taken_over_any_more() -> None:
     finish(world)
     assert sorted(rows(world)) == [2, 3]
     assert world.window() == "4-4"
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_late_output_of_records_that_the_log_has_lost_keeps_no_successor_from_starting(stops: bool) -> None:
+    """No state row has their acknowledgements, as none of them is held any more."""
+    world = world_of(4, loses_rows=True, late=Random(2))
+    engine = world.engine()
+    while not engine.engine.has_calls:
+        engine.run()
+    world.topics.move_log_start(at(), 4)
+    engine.run()
+    world.clock.advance(LOCK_MS)
+    while not rows(world) or engine.engine.has_calls:
+        engine.run()
+    runs(engine, 3)
+    if stops:
+        engine.run(stopping=True)
+    world.produce(2)
+    finish(world)
+    assert sorted(rows(world))[-2:] == [4, 5]
+    assert world.window() == "6-6"
 
 
 def test_a_sink_that_refuses_rows_that_were_taken_over_ends_the_engine_and_loses_none() -> None:

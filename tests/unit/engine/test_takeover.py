@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,9 @@ from share_spark.engine.takeover import TakenOver, Unabsorbed, taken_over, unabs
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, RetryDelay
+from tests.support.engine_world import InMemoryGroup
 from tests.support.window_forms import ALWAYS, NEVER, columns_from
+from tests.twins.late_delivery import LateDelivery
 from tests.twins.memory import InMemoryTopicLog
 from tests.twins.memory_delivery import InMemoryDelivery
 
@@ -121,3 +124,27 @@ def test_calls_of_another_engine_than_the_one_in_the_sink_do_not_count_with_it()
     assert taken(in_sink, older) == ((in_sink, NOTHING_PENDING), None)
     found, _ = taken(NOTHING_PENDING, older)
     assert (found.pending.member_id, list(found.pending.spans[KEY].ranges)) == ("older", [(6, 6, RELEASE)])
+
+
+def test_what_ends_after_the_last_commit_of_the_output_is_taken_over_beside_it() -> None:
+    """Calls outlast micro-batches: an engine dies with output in the sink that no state row has, and later answers in
+    its ledger."""
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, offset, _count: REJECT if offset % 2 else ACCEPT,
+        output=True,
+        loses_rows=True,
+        late=Random(1),
+    )
+    world.produce(40)
+    assert world.output is not None
+    dead, rejected = world.engine(), set[int]()
+    while not (world.output.journal and rejected):
+        dead.run()
+        assert isinstance(dead.delivery, LateDelivery)
+        calls = dead.delivery.driver.calls
+        rejected = {one.answer.first_offset for one in calls.ended if one.answer.answer is REJECT} if calls else set()
+    next_one = world.engine(available_now=True)
+    world.clock.advance(60_000)
+    next_one.run_until_done(step_ms=10)
+    assert [world.deliveries[0, offset] for offset in rejected] == [1] * len(rejected)
+    assert sorted(row.offset for row in world.output.rows) == list(range(0, 40, 2))
