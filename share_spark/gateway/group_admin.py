@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,13 +13,15 @@ from kio.schema.errors import ErrorCode as WireError
 from kio.static.protocol import ResponsePayload
 
 from share_spark.coordinator.group import described, listed, matches
-from share_spark.coordinator.group.views import DescribedGroup, DescribedMember
+from share_spark.coordinator.group.views import DescribedGroup, DescribedMember, ListedGroup
 from share_spark.gateway.apis import DELETE_GROUPS, LIST_GROUPS, SHARE_GROUP_DESCRIBE
 from share_spark.gateway.handler import RequestContext
-from share_spark.gateway.known_groups import KnownGroups, required
+from share_spark.gateway.known_groups import KnownGroup, KnownGroups, required
 from share_spark.gateway.message_maker import make_message
 from share_spark.gateway.topic_catalog import uuid_of
 from share_spark.model.errors import ErrorCode, ShareError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +33,15 @@ class GroupAdmin:
     async def list(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ListGroups. Filters came with versions 4 and 5; an earlier one asks for all."""
         states, types = getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
-        entries = [listed(one.group)._replace(state=one.state) for one in await self.known.all()]
-        groups = [
-            {
-                "group_id": entry.group_id,
-                "protocol_type": entry.protocol_type,
-                "group_state": str(entry.state),
-                "group_type": str(entry.group_type),
-            }
-            for entry in entries
-            if matches(entry, states, types)
-        ]
-        values = {"throttle_time": timedelta(), "error_code": WireError.none, "groups": groups}
+        error, known = ErrorCode.NONE, list[KnownGroup]()
+        try:
+            known = await self.known.all()
+        except ShareError as fault:
+            _log.warning("the groups cannot be listed: %s", fault)  # the answer has no text
+            error = fault.code
+        entries = [listed(one.group)._replace(state=one.state) for one in known]
+        groups = [_listed(entry) for entry in entries if matches(entry, states, types)]
+        values = {"throttle_time": timedelta(), "error_code": WireError(error), "groups": groups}
         return make_message(load_response_schema(LIST_GROUPS.key, context.api_version), values)
 
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
@@ -51,7 +51,10 @@ class GroupAdmin:
         return make_message(load_response_schema(SHARE_GROUP_DESCRIBE.key, context.api_version), values)
 
     async def _description(self, group_id: str) -> DescribedGroup:
-        known = await self.known.find(group_id) if group_id else None
+        try:
+            known = await self.known.find(group_id) if group_id else None
+        except ShareError as fault:
+            return DescribedGroup(group_id=group_id, error=fault.code, error_message=str(fault))
         if known is None:
             return described(group_id, None, {})
         return replace(described(group_id, known.group, known.topics), state=known.state)
@@ -70,9 +73,19 @@ class GroupAdmin:
             required(await self.known.find(group_id), group_id)
             await self.known.change(group_id, self.known.stored.delete, group_id)
         except ShareError as fault:
+            _log.info("group %s is not deleted: %s", group_id, fault)  # the answer has no text
             return fault.code
         self.known.groups.forget(group_id)
         return ErrorCode.NONE
+
+
+def _listed(entry: ListedGroup) -> dict[str, Any]:
+    return {
+        "group_id": entry.group_id,
+        "protocol_type": entry.protocol_type,
+        "group_state": str(entry.state),
+        "group_type": str(entry.group_type),
+    }
 
 
 def _described(group: DescribedGroup) -> dict[str, Any]:

@@ -139,6 +139,11 @@ class GroupHost:
         return self._thread is None and not self._wanted
 
     @property
+    def is_running(self) -> bool:
+        """Whether an engine runs, or follows one that has ended by a fault."""
+        return (thread := self._thread) is not None and thread.is_alive()
+
+    @property
     def was_replaced(self) -> bool:
         """Whether another engine has the group now."""
         return isinstance(self._fault, FencedError)

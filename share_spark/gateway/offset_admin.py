@@ -25,7 +25,7 @@ from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.known_groups import KnownGroups, required
 from share_spark.gateway.message_maker import make_message
 from share_spark.gateway.topic_catalog import uuid_of
-from share_spark.model.errors import ErrorCode, ShareError, TopicUnreachableError
+from share_spark.model.errors import ErrorCode, ShareError
 from share_spark.model.ids import SharePartitionKey
 
 _NO_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
@@ -59,8 +59,6 @@ class OffsetAdmin:
         try:
             required(await self.known.find(asked.group_id), asked.group_id)
             found = await asyncio.to_thread(self._offsets, asked)
-        except TopicUnreachableError:
-            raise
         except ShareError as fault:
             return {"group_id": asked.group_id, "topics": (), **_error((fault.code, str(fault)))}
         return {"group_id": asked.group_id, "topics": found, **_error(_DONE)}

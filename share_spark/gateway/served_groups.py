@@ -132,7 +132,7 @@ class AnyGroup:
     def hosts(self, group_id: str) -> bool:
         """See ``ServedGroups``."""
         host = self._hosts.get(group_id)
-        return host is not None and not host.was_replaced
+        return host is not None and host.is_running
 
     async def change(self, group_id: str, change: Callable[[], _Result]) -> _Result:
         """See ``ServedGroups``."""

@@ -26,8 +26,9 @@ class StoredGroups:
     def phases(self) -> dict[str, GroupPhase]:
         """Return the state of each group, by its engine: STABLE while one runs it."""
         reader = self._reader()
-        names = () if reader is None else reader.groups()
-        return {name: phase_of(reader.engine(name)) for name in names} if reader is not None else {}
+        if reader is None:
+            return {}
+        return {name: phase_of(reader.engine(name)) for name in reader.groups()}
 
     def phase(self, group_id: str) -> GroupPhase | None:
         """Return the state of a group, by its engine; None if there is no such group."""

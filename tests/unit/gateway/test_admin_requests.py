@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from share_spark.topics.topic_batches import TopicBatchReader
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, polled, work_off
 from tests.unit.gateway.test_share_consumer import ACCEPT
 
-NON_EMPTY, NOT_FOUND, INVALID_CONFIG, INVALID_REQUEST = 68, 69, 40, 42
+NON_EMPTY, NOT_FOUND, INVALID_CONFIG, INVALID_REQUEST, STORAGE = 68, 69, 40, 42, 56
+
+TIMES = ((0, -1), (0, -2), (0, 1_577_836_800_000), (0, 1_577_836_800_001), (1, -1), (1, 4_000_000_000_000))
+"""Partitions and timestamps; -1 and -2 are the latest and the earliest offset."""
 
 
 class Asking:
@@ -250,3 +254,29 @@ def test_configs_of_groups(place: Place) -> None:
         assert [(one.name, one.value, [each.value for each in one.synonyms]) for one in limits] == [
             ("share.delivery.count.limit", "7", ["7", "5"])
         ]
+
+
+def test_a_state_that_cannot_be_read_is_said(place: Place) -> None:
+    with place.gateway() as address:
+        consumed(address)
+    for commit in Path(place.state, "share_state_log", "_delta_log").glob("*.json"):
+        commit.write_text("no commit")
+    with place.gateway() as address, asking(address) as tools:
+        assert tools.ask(apis.LIST_GROUPS, states_filter=(), types_filter=()).error_code == STORAGE
+        (group,) = tools.ask(apis.SHARE_GROUP_DESCRIBE, group_ids=(GROUP,), include_authorized_operations=False).groups
+        assert (group.error_code, "cannot be read" in group.error_message) == (STORAGE, True)
+        assert (tools.delete(), tools.alter((TOPIC, 0, 3)).error_code) == (STORAGE, STORAGE)
+
+
+def test_offsets_at_a_time_are_found_without_spark(tmp_path: Path) -> None:
+    place = Place.below(tmp_path, partitions=2)
+    place.log.append(TOPIC, [Message(b"old", partition=0, timestamp=datetime(2020, 1, 1, tzinfo=UTC))] * 3)
+    place.produce(1, 20)
+    with place.gateway(share__auto__offset__reset="by_duration:PT1H") as address, asking(address) as tools:
+        asked = [{"partition_index": at, "current_leader_epoch": -1, "timestamp": time} for at, time in TIMES]
+        topics = [{"name": TOPIC, "partitions": asked}, {"name": "no-such", "partitions": asked[:1]}]
+        answer = tools.ask(apis.LIST_OFFSETS, replica_id=-1, isolation_level=0, topics=topics, timeout=timedelta())
+        assert [one.offset for one in answer.topics[0].partitions] == [13, 0, 0, 3, 10, -1]
+        assert [one.error_code for one in answer.topics[1].partitions] == [3]
+        consumed(address)
+        assert tools.offsets() == {(TOPIC, 0): (13, 0), (TOPIC, 1): (10, 0)}, "the first three were not wanted"
