@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import AcknowledgeType
 from kio.index import load_request_schema, load_response_schema
 
 from share_spark import Message, ShareGroupAdmin
@@ -26,7 +27,8 @@ from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.topics.topic_batches import TopicBatchReader
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, polled, work_off
-from tests.unit.gateway.test_share_consumer import ACCEPT
+
+ACCEPT = AcknowledgeType.ACCEPT
 
 NON_EMPTY, NOT_FOUND, INVALID_CONFIG, INVALID_REQUEST, STORAGE = 68, 69, 40, 42, 56
 
