@@ -117,7 +117,7 @@ class GroupHost:
         thread."""
         with self._lock:
             new = set(topics) - self._wanted
-            self._wanted |= new
+            self._wanted = self._wanted | new  # another set: the loop may be reading the old one
             self._start()
         if new:
             self.clients.stop_waiting()
