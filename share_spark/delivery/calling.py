@@ -366,7 +366,7 @@ def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls:
     accepted = _WITH_ROWS if has_rows else _ACCEPTED
     status[:] = np.where(answers.codes == Ack.ACCEPT, accepted, _STATUS_OF[answers.codes]).astype("u1").data
     if outputs is not None and has_rows and calls.ledger is not None:
-        calls.ledger.write_rows(outputs, np.flatnonzero(answers.codes == Ack.ACCEPT).tolist())
+        calls.ledger.write_rows(outputs, np.flatnonzero(answers.codes == Ack.ACCEPT))
 
 
 def _argument(handler: Handler, batch: pa.RecordBatch) -> Any:

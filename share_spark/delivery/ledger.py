@@ -198,11 +198,11 @@ class CallLedger:
         """Note delays by position in the batch that ``begin`` was called with."""
         self._file.note_delays({self._first + position: delay_ms for position, delay_ms in delays.items()})
 
-    def write_rows(self, rows: pa.Table, owners: Sequence[int]) -> None:
+    def write_rows(self, rows: pa.Table, owners: Sequence[int] | LedgerColumn) -> None:
         """Write output rows of accepted records. ``owners``: of each row the position of its record in the batch that
         ``begin`` was called with."""
-        if owners:
-            self._file.write_rows(stream_of(rows), [self._first + position for position in owners])
+        if rows.num_rows:
+            self._file.write_rows(stream_of(rows), np.asarray(owners) + self._first)
 
     @property
     def path(self) -> Path:

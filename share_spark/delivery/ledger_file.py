@@ -132,10 +132,10 @@ class LedgerFile:
         self._append("lists", np.array(positions, LISTED).tobytes())
         self.listed += len(positions)
 
-    def write_rows(self, stream: bytes, owners: Sequence[int]) -> None:
+    def write_rows(self, stream: bytes, owners: Sequence[int] | LedgerColumn) -> None:
         """Write output rows of accepted records, as an Arrow stream. ``owners``: of each row the position of its record
         in the file. Raises StateError; then it has none of them."""
-        content = CHUNK.pack(len(stream), len(owners)) + np.array(owners, OWNER).tobytes() + stream
+        content = CHUNK.pack(len(stream), len(owners)) + np.asarray(owners, OWNER).tobytes() + stream
         self._append("output", content)
         self.output_size += len(content)
 
