@@ -76,6 +76,9 @@ class GroupClients:
     names: dict[str, str] = field(default_factory=dict)
     _reads: dict[SharePartitionKey, PartitionReads] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.queue.on_forget = self._forget
+
     async def fetch(self, wanted: Fetch) -> dict[SharePartitionKey, FetchedRecords]:
         """Return the answer, as soon as there are records, and after ``max_wait_s`` at the latest."""
         until = asyncio.get_running_loop().time() + wanted.max_wait_s
@@ -93,9 +96,9 @@ class GroupClients:
             if not await self._filled(wanted.keys):
                 await self.queue.changed(wanted.keys, answered.moment, left_s)
 
-    def forget(self, keys: Iterable[SharePartitionKey]) -> None:
-        """Forget what was read of these."""
-        for key in keys:
+    def _forget(self, keys: Iterable[SharePartitionKey] | None) -> None:
+        """Forget what was read of these, or of all. Reads that are made now come too late to be used."""
+        for key in tuple(self._reads) if keys is None else keys:
             self._reads.pop(key, None)
 
     def _reads_of(self, key: SharePartitionKey) -> PartitionReads:

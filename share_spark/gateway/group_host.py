@@ -47,11 +47,12 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlace:
     """The place of groups: where their state is, the log of their topics, and the settings that they begin with.
-    ``topics``: the directory of the topics' table."""
+    ``topics``: the directory of the topics' table; ``kafka``: the cluster of the topics, if they are not in a table."""
 
     state: Location
     log: TopicLog
-    topics: str
+    topics: str | None = None
+    kafka: str | None = None
     config: GroupConfig
 
     def opened(self, group_id: str, clients: Clients) -> OpenedGroup:
@@ -80,6 +81,7 @@ class GroupPlace:
             store=store,
             refresh_ms=config.state_refresh_ms,
             retention_ms=config.history_retention_ms,
+            kafka=self.kafka,
             table=self.topics,
             settings=config.not_default(),
         )

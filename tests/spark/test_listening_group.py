@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from share_spark import Record
     from share_spark.api.query import ShareGroupQuery
 
+OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+OAUTH |= {f"sasl.oauthbearer.{name}": "x" for name in ("client.id", "client.secret", "token.endpoint.url")}
+
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 
 
@@ -104,8 +107,8 @@ def test_bad_input_is_one_line_and_changes_nothing(spark: SparkSession, tmp_path
         port = other.getsockname()[1]
         with pytest.raises(EnvironmentFault, match=f"cannot listen on 127.0.0.1:{port}"):
             group.listen_on(f"127.0.0.1:{port}").start()
-    with pytest.raises(ConfigError, match="served from topics in a Delta table only"):
-        group.kafka("127.0.0.1:1").start()
+    with pytest.raises(ConfigError, match=r"our own connections to Kafka .* not with OAUTHBEARER"):
+        group.kafka("127.0.0.1:1", **OAUTH).start()
     with pytest.raises(ConfigError, match="availableNow ends"):
         group.trigger(availableNow=True).start()
     with pytest.raises(ConfigError, match="is not an address"):
