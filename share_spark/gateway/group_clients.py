@@ -93,7 +93,7 @@ class GroupClients:
             if not wanted.keys or left_s <= 0 or any(one.acquired or one.error for one in found.values()):
                 return found
             wanted = wanted._replace(acknowledged={}, held=())
-            if not await self._filled(wanted.keys):
+            if not await self._filled(wanted.keys, left_s):
                 await self.queue.changed(wanted.keys, answered.moment, left_s)
 
     def _forget(self, keys: Iterable[SharePartitionKey] | None) -> None:
@@ -181,16 +181,26 @@ class GroupClients:
             reads.read_on()
         return tuple(response.acquired)
 
-    async def _filled(self, keys: Sequence[SharePartitionKey]) -> bool:
-        """Read where something is to be fetched and was not read; return whether there is something to ask for now."""
+    async def _filled(self, keys: Sequence[SharePartitionKey], seconds: float) -> bool:
+        """Read where something is to be fetched and was not read; return whether there is something to ask for now. A
+        read that takes longer than ``seconds`` goes on, for the next fetch."""
         missing = [reads for key in keys if not (reads := self._reads_of(key)).holds(reads.next_fetch_offset)]
-        results = await asyncio.gather(*(reads.fill() for reads in missing), return_exceptions=True)
-        for result in results:
-            if isinstance(result, TopicError):
-                _log.warning("%s; it is tried again", result)
-            elif isinstance(result, BaseException):
-                raise result
+        if missing:
+            fills = [asyncio.create_task(reads.fill()) for reads in missing]
+            done, late = await asyncio.wait(fills, timeout=seconds)
+            for fill in late:
+                fill.cancel()
+            for fill in done:
+                _note_fault(fill.exception())
         return any(reads.holds(reads.next_fetch_offset) for reads in missing)
+
+
+def _note_fault(fault: BaseException | None) -> None:
+    """Log the fault of a read, which is tried again. Of an outage the engine tells itself, once."""
+    if isinstance(fault, TopicError):
+        _log.log(logging.DEBUG if fault.retriable else logging.WARNING, "%s; it is tried again", fault)
+    elif fault is not None:
+        raise fault
 
 
 def _unavailable(wanted: Fetch) -> dict[SharePartitionKey, FetchedRecords]:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from share_spark import ShareGroupAdmin
+from share_spark import ShareGroupAdmin, cli
 from share_spark.gateway.topic_source import TopicSource
+from share_spark.kafka import fetch
+from share_spark.kafka.batch_reader import KafkaBatchReader
 from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.options import KafkaOptions
+from share_spark.model import ids
+from share_spark.model.errors import TopicError, TopicUnreachableError
 from tests.kafka.test_broker import TIMEOUT_S, create_topic
 from tests.kafka.test_kafka_topic_log import wait_until
+from tests.support.broker import free_ports, running_broker, started_again, stop
 from tests.support.share_consumers import GROUP, consumer, polled, refuse_errors, serving, settings_of, work_off
 from tests.support.topic_log_cases import fresh_name
 
@@ -188,3 +197,113 @@ def trim(broker: str, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker})
     for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
         future.result(TIMEOUT_S)
+
+
+def reader_of(broker: str) -> KafkaBatchReader:
+    return KafkaBatchReader(KafkaOptions.parse({"bootstrap.servers": broker}), TIMEOUT_S * 1_000)
+
+
+@pytest.fixture
+def batches_of_ten(broker: str, topic: str) -> ids.TopicPartition:
+    """Five of them."""
+    create_topic(broker, topic, partitions=1)
+    for first in range(0, 50, 10):
+        produce(broker, topic, range(first, first + 10), linger_ms=1_000)
+    return ids.TopicPartition(topic, 0)
+
+
+@pytest.mark.parametrize("version", ["by id", "by name"])
+def test_a_read_begins_with_the_batch_that_holds_the_offset_and_ends_at_the_limit(
+    broker: str, batches_of_ten: ids.TopicPartition, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version == "by name":
+        monkeypatch.setattr(fetch, "_BY_ID", -1)  # as a broker before 3.1, which does not know that version
+    reader = reader_of(broker)
+    found = reader.read(batches_of_ten, 17, 1 << 20)
+    assert [(one.base_offset, one.last_offset) for one in found] == [(10, 19), (20, 29), (30, 39), (40, 49)]
+    size = len(found[0].content)
+    for most_bytes, batches in ((1, 1), (size - 1, 1), (2 * size, 2), (2 * size + 60, 2)):
+        assert reader.read(batches_of_ten, 17, most_bytes) == found[:batches]
+    assert reader.read(batches_of_ten, 50, 1 << 20) == ()
+    assert reader.read(batches_of_ten, 51, 1 << 20) == ()
+    trim(broker, batches_of_ten.topic, 25)
+    assert reader.read(batches_of_ten, 17, 1 << 20) == ()
+    assert reader.read(batches_of_ten, 25, 1 << 20) == found[1:]
+
+
+def test_a_leader_that_has_moved_is_looked_up_again(broker: str, batches_of_ten: ids.TopicPartition) -> None:
+    reader = reader_of(broker)
+    found = reader.read(batches_of_ten, 0, 1 << 20)
+    leader = reader._leaders[batches_of_ten]
+    for outdated in (
+        leader._replace(broker=Address("127.0.0.1", free_ports(1)[0])),
+        leader._replace(topic_id=UUID(int=4711)),
+    ):
+        reader._leaders[batches_of_ten] = outdated
+        assert reader.read(batches_of_ten, 0, 1 << 20) == found
+        assert reader._leaders[batches_of_ten] == leader
+
+
+def test_what_is_not_there_is_one_line(broker: str, topic: str) -> None:
+    with pytest.raises(TopicError, match="does not exist"):
+        reader_of(broker).read(ids.TopicPartition(topic, 0), 0, 1 << 20)
+    create_topic(broker, topic, partitions=1)
+    with pytest.raises(TopicUnreachableError, match=f"{topic}-1 has no leader"):
+        reader_of(broker).read(ids.TopicPartition(topic, 1), 0, 1 << 20)
+
+
+def test_a_client_goes_on_after_the_broker_was_stopped_and_started_again(tmp_path: Path) -> None:
+    with running_broker() as broker:
+        create_topic(broker.bootstrap, "orders", partitions=2)
+        produce(broker.bootstrap, "orders", range(100))
+        reader = reader_of(broker.bootstrap)
+        settings = {"request__timeout__ms": 1_000}
+        with gateway(broker.bootstrap, tmp_path, **settings) as address, consumer(address, topic="orders") as found:
+            values = finished(found, 100)
+            stop(broker.process)
+            assert polled(found, 3) == []
+            with pytest.raises(TopicUnreachableError):
+                reader.read(ids.TopicPartition("orders", 0), 0, 1 << 20)
+            with started_again(broker):
+                assert reader.read(ids.TopicPartition("orders", 0), 0, 1 << 20)
+                produce(broker.bootstrap, "orders", range(100, 200))
+                values += finished(found, 100)
+                assert polled(found, 1) == []
+    assert sorted(values) == [*range(200)]
+
+
+def test_the_command_serves_a_cluster(broker: str, tmp_path: Path, topic: str) -> None:
+    create_topic(broker, topic, partitions=1)
+    produce(broker, topic, range(10))
+    settings = tmp_path / "job.toml"
+    settings.write_text(f'[job]\nbootstrap-server = "{broker}"\nstarting = "earliest"\n')
+    command = [sys.executable, "-m", "share_spark.cli", "gateway", "--state", str(tmp_path / "state")]
+    command += ["--config", str(settings), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = re.search(r"connect to 127\.0\.0\.1:(\d+)", process.stdout.readline())
+        assert said is not None
+        with consumer(Address("127.0.0.1", int(said[1])), topic=topic) as found:
+            assert finished(found, 10) == [*range(10)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_bad_places_are_one_line_and_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    oauth = {f"sasl.oauthbearer.{name}": "x" for name in ("client.id", "client.secret", "token.endpoint.url")}
+    oauth |= {"sasl.mechanism": "OAUTHBEARER", "security.protocol": "SASL_SSL"}
+    for given, told in (
+        ([], "choose where the topics are: --bootstrap-server or --topic-table"),
+        (["--bootstrap-server", nobody, "--topic-table", "t"], "choose where the topics are"),
+        (["--bootstrap-server", nobody, "--option", "request.timeout.ms=1000"], f"Kafka at {nobody} gave no answer"),
+        (
+            ["--bootstrap-server", nobody, *(f"--kafka-option={key}={value}" for key, value in oauth.items())],
+            "our own connections to Kafka",
+        ),
+    ):
+        command = ["gateway", "--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0", *given]
+        assert cli.main(command) != 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert told in line
+    assert not (tmp_path / "state").exists()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from share_spark.engine.pauses import Pause, Pauses
+from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey, TopicPartition, client_owner, is_client
 from share_spark.model.records import DeliveryState, Doubt
@@ -262,3 +263,21 @@ def test_what_was_read_of_a_truncated_log_is_forgotten(world: ClientWorld) -> No
     world.produce(10)
     engine.run()
     assert world.clients.forgotten == [world.key()]
+
+
+def test_log_ends_may_be_as_old_as_is_allowed(world: ClientWorld) -> None:
+    topics = SubscribedTopics(group_id=GROUP, topics=(), log=world.topics, clock=world.clock, most_age_ms=80)
+    topics.subscribe([TOPIC])
+
+    def end() -> int:
+        return topics.log_ends()[world.key()].end_offset
+
+    assert end() == 0
+    world.produce(10)
+    world.clock.advance(79)
+    assert end() == 0
+    world.clock.advance(1)
+    assert end() == 10
+    world.topics.create_topic("another")
+    topics.subscribe(["another"])
+    assert len(topics.log_ends()) == 2
