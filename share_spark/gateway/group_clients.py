@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -185,13 +186,12 @@ class GroupClients:
         """Read where something is to be fetched and was not read; return whether there is something to ask for now. A
         read that takes longer than ``seconds`` goes on, for the next fetch."""
         missing = [reads for key in keys if not (reads := self._reads_of(key)).holds(reads.next_fetch_offset)]
-        if missing:
-            fills = [asyncio.create_task(reads.fill()) for reads in missing]
-            done, late = await asyncio.wait(fills, timeout=seconds)
-            for fill in late:
-                fill.cancel()
-            for fill in done:
-                _note_fault(fill.exception())
+        results: Sequence[BaseException | None] = ()
+        with suppress(TimeoutError):
+            fills = asyncio.gather(*(reads.fill() for reads in missing), return_exceptions=True)
+            results = await asyncio.wait_for(fills, seconds)
+        for fault in results:
+            _note_fault(fault)
         return any(reads.holds(reads.next_fetch_offset) for reads in missing)
 
 
