@@ -12,7 +12,9 @@ from confluent_kafka import AcknowledgeType
 from share_spark import Ack, ShareGroup
 from share_spark.kafka.broker_connection import Address
 from share_spark.model.errors import ConfigError, EnvironmentFault, FencedError
+from tests.kafka.test_broker import create_topic, produce
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, polled, work_off
+from tests.support.topic_log_cases import fresh_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,3 +118,16 @@ def test_bad_input_is_one_line_and_changes_nothing(spark: SparkSession, tmp_path
     with pytest.raises(ConfigError, match="there is no handler"):
         group.to_delta(str(tmp_path / "bills")).start()
     assert not Path(place.state).exists()
+
+
+def test_topics_of_a_kafka_cluster_are_served_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    topic = fresh_name("served")
+    create_topic(broker, topic, partitions=2)
+    produce(broker, topic, [b"%d" % number for number in range(500)])
+    group = ShareGroup(GROUP, spark=spark, state=str(tmp_path)).kafka(broker).subscribe(topic)
+    query = group.option("share.auto.offset.reset", "earliest").listen_on("127.0.0.1:0").start()
+    with consumer(address_of(query), topic=topic) as found:
+        said = work_off(found, 500, lambda message: RELEASE if message.delivery_count() == 1 else ACCEPT)
+    query.stop()
+    assert query.exception() is None
+    assert said == {(number, int(answer)): 1 for number in range(500) for answer in (ACCEPT, RELEASE)}

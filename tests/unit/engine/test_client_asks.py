@@ -14,7 +14,7 @@ from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition.kafka_modes import LogBatch, ReadAhead
 from tests.support.client_world import ClientWorld, fetch_of
-from tests.support.engine_world import GROUP, Death, Interruption
+from tests.support.engine_world import GROUP, TOPIC, Death, Interruption
 from tests.twins.memory import Moment
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
