@@ -145,7 +145,7 @@ class ShareGroup:
     def listen_on(self, address: str, *, advertised: str | None = None) -> ShareGroup:
         """Let clients of Kafka's protocol join the group at ``host:port``: its share consumers, unmodified. ``process``
         may be left out: then all records are for them. ``advertised``: the address that clients are told to connect to,
-        if it is another one. Needs ``table``. Raises ConfigError."""
+        if it is another one. Raises ConfigError."""
         from share_spark.gateway.gateway import parse_address
 
         told = None if advertised is None else parse_address(advertised)

@@ -88,8 +88,6 @@ class ShareGroupSpec:
             )
 
     def _check_listening(self) -> None:
-        if self.table is None:
-            raise ConfigError("listen_on: clients are served from topics in a Delta table only: call table(location)")
         if self.trigger.available_now:
             raise ConfigError("listen_on: clients may come at any time, and availableNow ends: choose one")
         if self.handler is None and self.sink is not None:
@@ -101,6 +99,13 @@ class ShareGroupSpec:
         if self.dead_letter is None or (self.kafka is not None and "/" not in self.dead_letter):
             return None
         return Location.parse(self.dead_letter)
+
+    @property
+    def required_table(self) -> Location:
+        """The table of the topics, if they are not in Kafka. Raises ConfigError if there is none."""
+        if self.table is None:
+            raise ConfigError("no source: call kafka(bootstrap_servers) or table(location)")
+        return self.table
 
     @property
     def handler_name(self) -> str:

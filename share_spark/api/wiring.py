@@ -27,7 +27,6 @@ from share_spark.maintenance.heartbeat import dynamic_config_file, pause_file, w
 from share_spark.maintenance.operator_files import DynamicConfigReader, PauseReader
 from share_spark.metrics.tracing import spans_of
 from share_spark.model.config import DeliveryOrder
-from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
 from share_spark.output.spark_dead_letters import BackgroundDeadLetters, NoDeadLetters, SparkDeadLetters
@@ -73,14 +72,18 @@ def _door(spec: ShareGroupSpec) -> ListeningGroup | None:
     """Listen for clients, for the same reason. Raises EnvironmentFault."""
     if spec.listen_on is None:
         return None
-    assert spec.table is not None, "check refuses it"
     from share_spark.gateway.listening_group import ListeningGroup  # with kio, 0.2 s
     from share_spark.gateway.stored_groups import StoredGroups
+    from share_spark.gateway.topic_source import TopicSource
 
+    if spec.kafka is not None:
+        source = TopicSource.of_cluster(spec.kafka, spec.config)
+    else:
+        source = TopicSource.of_table(spec.spark, spec.required_table)
     return ListeningGroup.open(
         spec.group_id,
         spec.topics,
-        EmbeddedTopicLog(spec.spark, spec.table),
+        source,
         spec.listen_on,
         stored=StoredGroups(spec.state, spec.spark),
         advertised=spec.advertised,
@@ -148,9 +151,7 @@ def _topic_log(spec: ShareGroupSpec) -> TopicLog:
     if spec.kafka is not None:
         options = spec.kafka.with_isolation_level(spec.config.isolation_level)
         return KafkaTopicLog(options, request_timeout_ms=spec.config.request_timeout_ms)
-    if spec.table is not None:
-        return EmbeddedTopicLog(spec.spark, spec.table)
-    raise ConfigError("no source: call kafka(bootstrap_servers) or table(location)")
+    return EmbeddedTopicLog(spec.spark, spec.required_table)
 
 
 def _dead_letters(spec: ShareGroupSpec) -> DeadLetterTarget | None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from share_spark.cli.arguments import pairs_of, parsed
-from share_spark.cli.config_files import START
+from share_spark.cli.arguments import CHOOSE_ONE, pairs_of, parsed, topic_place
+from share_spark.cli.config_files import START, ConfigFile, read_config
 from share_spark.cli.signals import asked_to_end
 from share_spark.delta.location import Location
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from share_spark.gateway.topic_source import TopicSource
 
 
 def serve_clients(arguments: Sequence[str]) -> int:
@@ -23,18 +27,17 @@ def serve_clients(arguments: Sequence[str]) -> int:
     from share_spark.gateway.served_groups import AnyGroup
     from share_spark.gateway.topic_catalog import TopicCatalog
     from share_spark.state.tables import check_place
-    from share_spark.topics.topic_batches import TopicBatchReader
-    from share_spark.topics.topic_table import EmbeddedTopicLog
 
     given = parsed(arguments)
     listen, advertised = parse_address(given.listen), given.advertise and parse_address(given.advertise)
-    state, table = _path(given.state, "--state"), _path(given.topic_table, "--topic-table")
+    state, config = _path(given.state, "--state"), _config(given)
     check_place(None, state)
-    log = EmbeddedTopicLog(None, table)
-    log.topic_names()
-    place = GroupPlace(state=state, log=log, topics=str(table), config=_config(given))
-    groups = AnyGroup(place=place, reader=TopicBatchReader(log), clock=wall_clock_ms)
-    gateway = Gateway.open(listen, groups, TopicCatalog(log), advertised=advertised)
+    source = _source(given, config)
+    catalog = TopicCatalog(source.log)
+    catalog.of(list(source.log.topic_names())[:1])
+    place = GroupPlace(state=state, log=source.log, topics=source.table, kafka=source.kafka, config=config)
+    groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
+    gateway = Gateway.open(listen, groups, catalog, advertised=advertised)
     try:
         with asked_to_end() as over:
             print(f"share-spark: share consumers connect to {gateway.address}, until Ctrl-C", flush=True)
@@ -43,6 +46,18 @@ def serve_clients(arguments: Sequence[str]) -> int:
         print("share-spark: disconnecting clients", file=sys.stderr, flush=True)
         gateway.close()
     return 0
+
+
+def _source(given: Namespace, config: GroupConfig) -> TopicSource:
+    """Return the topics: of a cluster, or of a table. Raises ConfigError."""
+    from share_spark.gateway.topic_source import TopicSource
+
+    kafka, table = topic_place(given)
+    if kafka is not None:
+        return TopicSource.of_cluster(kafka, config)
+    if table is not None:
+        return TopicSource.of_table(None, _path(table, "--topic-table"))
+    raise ConfigError(CHOOSE_ONE)
 
 
 def _path(text: str, option: str) -> Location:
@@ -54,6 +69,8 @@ def _path(text: str, option: str) -> Location:
 
 
 def _config(given: Namespace) -> GroupConfig:
-    """Return the settings that groups begin with; ``share-spark configs`` changes those of one group."""
+    """Return the settings that groups begin with: command line over file. ``share-spark configs`` changes those of one
+    group."""
+    file = read_config(given.config) if given.config else ConfigFile()
     start = {} if given.starting is None else {START: given.starting}
-    return GroupConfig.parse(pairs_of("--option", given.option) | start)
+    return file.config.changed(pairs_of("--option", given.option) | start)

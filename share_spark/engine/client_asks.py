@@ -7,12 +7,12 @@ which they came, and answered once its append is durable. The next one takes wha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from share_spark.engine.step import PartitionOutcome
 from share_spark.model.errors import ShareError
-from share_spark.model.ids import SharePartitionKey
+from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.model.requests import PartitionResponse
 from share_spark.partition.kafka_modes import AcquireReadAhead, KafkaRequest
 
@@ -39,6 +39,10 @@ class Clients(Protocol):
         """Return what was asked since the last call, without waiting."""
         ...
 
+    def forget_reads(self, keys: Collection[SharePartitionKey]) -> None:
+        """Forget what was read of the logs of these: they were truncated, and other records come there."""
+        ...
+
     def answer(self, answers: Sequence[ClientAnswer], changed: Collection[SharePartitionKey]) -> None:
         """Take the answers to all that was taken; their effects are durable. ``changed``: the share-partitions whose
         state, or log, is another one now: who waits for records may ask again."""
@@ -61,17 +65,19 @@ class Clients(Protocol):
 @dataclass(slots=True)
 class ClientAsks:
     """The asks that the present micro-batch has taken. ``clients``: None if the group has none. ``_changed``: what they
-    were not told of yet."""
+    were not told of yet. ``_log_ends``: as noted last."""
 
     clients: Clients | None
     _taken: Sequence[ClientAsk] = ()
     _changed: set[SharePartitionKey] = field(default_factory=set)
+    _log_ends: dict[SharePartitionKey, int] = field(default_factory=dict)
 
     def take(
-        self, known: Collection[SharePartitionKey], paused: Collection[SharePartitionKey]
+        self, known: Mapping[SharePartitionKey, LogEnds], paused: Collection[SharePartitionKey]
     ) -> Mapping[SharePartitionKey, Sequence[KafkaRequest]]:
         """Take what was asked. Return it by share-partition, of those that are ``known``. Nothing is acquired of those
-        that are ``paused``."""
+        that are ``paused``, nor past the known end of a log: that would be mistaken for a truncation as soon as the
+        log does not answer."""
         if self.clients is None:
             return {}
         self._taken = self.clients.take()
@@ -79,13 +85,19 @@ class ClientAsks:
         for ask in self._taken:
             for key, requests in ask.requests.items():
                 if key in known:
-                    asked.setdefault(key, []).extend(_paused(requests) if key in paused else requests)
+                    end_offset = 0 if key in paused else known[key].end_offset
+                    asked.setdefault(key, []).extend(_below(end_offset, requests))
         return asked
 
-    def note_logs(self, changed: Iterable[SharePartitionKey]) -> None:
-        """Note that the logs of these end elsewhere now: there may be new records."""
-        if self.clients is not None:
-            self._changed.update(changed)
+    def note_logs(self, changed: Mapping[SharePartitionKey, LogEnds]) -> None:
+        """Note that the logs of these end elsewhere now: there may be new records, or some may be gone."""
+        if self.clients is None:
+            return
+        self._changed.update(changed)
+        ends = {key: found.log_end for key, found in changed.items()}
+        if cut := [key for key, end in ends.items() if end < self._log_ends.get(key, end)]:
+            self.clients.forget_reads(cut)
+        self._log_ends.update(ends)
 
     def stop_waiting(self) -> None:
         """End the present wait for clients, from any thread."""
@@ -107,8 +119,8 @@ class ClientAsks:
             self.clients.answer(answers, changed)
 
 
-def _paused(requests: Iterable[KafkaRequest]) -> list[KafkaRequest]:
-    return [replace(one, max_records=0) if isinstance(one, AcquireReadAhead) else one for one in requests]
+def _below(end_offset: int, requests: Iterable[KafkaRequest]) -> list[KafkaRequest]:
+    return [one.below(end_offset) if isinstance(one, AcquireReadAhead) else one for one in requests]
 
 
 def _answer(ask: ClientAsk, left: dict[SharePartitionKey, Sequence[PartitionResponse]]) -> ClientAnswer:

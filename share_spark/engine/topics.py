@@ -23,15 +23,21 @@ _IDENTITY_CHECK_MS = 5_000
 
 @dataclass(slots=True, kw_only=True)
 class SubscribedTopics:
-    """Topics of one group on one topic log. Remembers their ids, to notice a topic that was created again."""
+    """Topics of one group on one topic log. Remembers their ids, to notice a topic that was created again.
+
+    ``most_age_ms``: log ends may be so old. Nothing is acquired past the ends that are known, so older ones show a
+    truncation later, and never one that is none.
+    """
 
     group_id: str
     topics: Sequence[str]
     log: TopicLog
     clock: Clock
+    most_age_ms: int = 0
     _described: dict[str, TopicDescription] = field(default_factory=dict)
     _ends: dict[SharePartitionKey, LogEnds] = field(default_factory=dict)
     _checked_ms: int = 0
+    _ends_ms: int | None = None
     _known_keys: dict[str, dict[int, SharePartitionKey]] = field(default_factory=dict)
 
     def subscribe(self, topics: Iterable[str]) -> None:
@@ -40,6 +46,7 @@ class SubscribedTopics:
             if topic not in self.topics:
                 self._described[topic] = self.log.describe(topic)
                 self.topics = (*self.topics, topic)
+                self._ends_ms = None
 
     def refresh(self) -> None:
         """Describe all topics. Raises TopicError (unknown, or created again since), TopicUnreachableError."""
@@ -60,7 +67,11 @@ class SubscribedTopics:
                 raise _created_again(topic, topic_id, found.topic_id)
 
     def log_ends(self) -> dict[SharePartitionKey, LogEnds]:
-        """Return the ends of all partitions, in one call per topic. Raises TopicError, TopicUnreachableError."""
+        """Return the ends of all partitions, in one call per topic, or those of the last call if they are not too old.
+        Raises TopicError, TopicUnreachableError."""
+        now_ms = self.clock()
+        if self._ends_ms is not None and 0 <= now_ms - self._ends_ms < self.most_age_ms:
+            return self._ends
         ends: dict[SharePartitionKey, LogEnds] = {}
         for topic in self.topics:
             found = self.log.log_ends(topic)
@@ -71,7 +82,7 @@ class SubscribedTopics:
         gone_back = any(ends[key].end_offset < before[key].end_offset for key in changed)
         if gone_back or self.clock() - self._checked_ms >= _IDENTITY_CHECK_MS:
             self.refresh()
-        self._ends = ends
+        self._ends, self._ends_ms = ends, now_ms
         return ends
 
     @property

@@ -28,7 +28,8 @@ class Answered(NamedTuple):
 
 class ClientQueue:
     """A ``Clients`` port. Its moments are the micro-batches that have answered, or changed something. ``ask`` and
-    ``changed`` are for the thread of one event loop, ``open`` and the methods of the port for that of the engine."""
+    ``changed`` are for the thread of one event loop, ``open`` and the methods of the port for that of the engine.
+    ``on_forget``: called in the loop when reads of logs are to be forgotten; None: of all logs."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -36,6 +37,7 @@ class ClientQueue:
         self._news = threading.Condition()
         self._asked: list[ClientAsk] = []
         self._is_open = self._is_woken = False
+        self.on_forget: Callable[[Collection[SharePartitionKey] | None], None] = lambda _: None
         # Of the loop's thread alone:
         self._moment = 0
         self._changed_at: dict[SharePartitionKey, int] = {}
@@ -82,7 +84,8 @@ class ClientQueue:
     # ------------------------------------------------------------------------------------- for the engine
 
     def open(self) -> None:
-        """Take what is asked from now on: an engine has begun."""
+        """Take what is asked from now on: an engine has begun. It does not know what was read before."""
+        self._call_in_loop(self.on_forget, None)
         with self._news:
             self._is_open = True
 
@@ -91,6 +94,10 @@ class ClientQueue:
         with self._news:
             taken, self._asked = self._asked, []
         return taken
+
+    def forget_reads(self, keys: Collection[SharePartitionKey]) -> None:
+        """See ``Clients``."""
+        self._call_in_loop(self.on_forget, keys)
 
     def answer(self, answers: Sequence[ClientAnswer], changed: Collection[SharePartitionKey]) -> None:
         """See ``Clients``."""

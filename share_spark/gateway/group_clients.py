@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,6 +77,9 @@ class GroupClients:
     names: dict[str, str] = field(default_factory=dict)
     _reads: dict[SharePartitionKey, PartitionReads] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.queue.on_forget = self._forget
+
     async def fetch(self, wanted: Fetch) -> dict[SharePartitionKey, FetchedRecords]:
         """Return the answer, as soon as there are records, and after ``max_wait_s`` at the latest."""
         until = asyncio.get_running_loop().time() + wanted.max_wait_s
@@ -90,12 +94,12 @@ class GroupClients:
             if not wanted.keys or left_s <= 0 or any(one.acquired or one.error for one in found.values()):
                 return found
             wanted = wanted._replace(acknowledged={}, held=())
-            if not await self._filled(wanted.keys):
+            if not await self._filled(wanted.keys, left_s):
                 await self.queue.changed(wanted.keys, answered.moment, left_s)
 
-    def forget(self, keys: Iterable[SharePartitionKey]) -> None:
-        """Forget what was read of these."""
-        for key in keys:
+    def _forget(self, keys: Iterable[SharePartitionKey] | None) -> None:
+        """Forget what was read of these, or of all. Reads that are made now come too late to be used."""
+        for key in tuple(self._reads) if keys is None else keys:
             self._reads.pop(key, None)
 
     def _reads_of(self, key: SharePartitionKey) -> PartitionReads:
@@ -178,16 +182,25 @@ class GroupClients:
             reads.read_on()
         return tuple(response.acquired)
 
-    async def _filled(self, keys: Sequence[SharePartitionKey]) -> bool:
-        """Read where something is to be fetched and was not read; return whether there is something to ask for now."""
+    async def _filled(self, keys: Sequence[SharePartitionKey], seconds: float) -> bool:
+        """Read where something is to be fetched and was not read; return whether there is something to ask for now. A
+        read that takes longer than ``seconds`` goes on, for the next fetch."""
         missing = [reads for key in keys if not (reads := self._reads_of(key)).holds(reads.next_fetch_offset)]
-        results = await asyncio.gather(*(reads.fill() for reads in missing), return_exceptions=True)
-        for result in results:
-            if isinstance(result, TopicError):
-                _log.warning("%s; it is tried again", result)
-            elif isinstance(result, BaseException):
-                raise result
+        results: Sequence[BaseException | None] = ()
+        with suppress(TimeoutError):
+            fills = asyncio.gather(*(reads.fill() for reads in missing), return_exceptions=True)
+            results = await asyncio.wait_for(fills, seconds)
+        for fault in results:
+            _note_fault(fault)
         return any(reads.holds(reads.next_fetch_offset) for reads in missing)
+
+
+def _note_fault(fault: BaseException | None) -> None:
+    """Log the fault of a read, which is tried again. Of an outage the engine tells itself, once."""
+    if isinstance(fault, TopicError):
+        _log.log(logging.DEBUG if fault.retriable else logging.WARNING, "%s; it is tried again", fault)
+    elif fault is not None:
+        raise fault
 
 
 def _unavailable(wanted: Fetch) -> dict[SharePartitionKey, FetchedRecords]:

@@ -40,6 +40,10 @@ _Result = TypeVar("_Result")
 _IDLE_WAIT_S = 0.1
 """The time after which an idle loop looks at the logs of its topics."""
 
+_LOG_ENDS_AGE_MS = 80
+"""The age that log ends of a cluster may have: a busy loop would spend half its time on asking for them. It is below
+the wait of an idle loop, which so asks each time."""
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 """The pause after an engine that ended by a fault; it doubles each time."""
 
@@ -47,11 +51,12 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlace:
     """The place of groups: where their state is, the log of their topics, and the settings that they begin with.
-    ``topics``: the directory of the topics' table."""
+    ``topics``: the directory of the topics' table; ``kafka``: the cluster of the topics, if they are not in a table."""
 
     state: Location
     log: TopicLog
-    topics: str
+    topics: str | None = None
+    kafka: str | None = None
     config: GroupConfig
 
     def opened(self, group_id: str, clients: Clients) -> OpenedGroup:
@@ -63,8 +68,15 @@ class GroupPlace:
         store = DeltaShareStateStore(
             log=log, updates_per_snapshot=config.updates_per_snapshot, audit=config.history_retention_ms > 0
         )
+        topics = SubscribedTopics(
+            group_id=group_id,
+            topics=(),
+            log=self.log,
+            clock=wall_clock_ms,
+            most_age_ms=0 if self.kafka is None else _LOG_ENDS_AGE_MS,
+        )
         ports = Ports(
-            topics=SubscribedTopics(group_id=group_id, topics=(), log=self.log, clock=wall_clock_ms),
+            topics=topics,
             store=store,
             delivery=NoHandler(spark=None),
             dead_letters=NoDeadLetters(spark=None),
@@ -80,6 +92,7 @@ class GroupPlace:
             store=store,
             refresh_ms=config.state_refresh_ms,
             retention_ms=config.history_retention_ms,
+            kafka=self.kafka,
             table=self.topics,
             settings=config.not_default(),
         )

@@ -11,11 +11,10 @@ from share_spark.gateway.group_members import GroupMembers
 from share_spark.gateway.served_groups import FixedTopics, OneGroup, ServedGroup
 from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.gateway.topic_catalog import TopicCatalog
+from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka.broker_connection import Address
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.errors import ShareError
-from share_spark.topics.topic_batches import TopicBatchReader
-from share_spark.topics.topic_table import EmbeddedTopicLog
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class ListeningGroup:
         cls,
         group_id: str,
         topics: tuple[str, ...],
-        log: EmbeddedTopicLog,
+        source: TopicSource,
         listen: Address,
         *,
         stored: StoredGroups,
@@ -42,11 +41,11 @@ class ListeningGroup:
         queue = ClientQueue()
         group = ServedGroup(
             engine=FixedTopics(topics),
-            clients=GroupClients(queue=queue, reader=TopicBatchReader(log), lock_duration_ms=lock_duration_ms),
+            clients=GroupClients(queue=queue, reader=source.reader, lock_duration_ms=lock_duration_ms),
             members=GroupMembers(group_id=group_id, clock=wall_clock_ms),
         )
         served = OneGroup(group_id=group_id, group=group, stored=stored)
-        return cls(queue, Gateway.open(listen, served, TopicCatalog(log), advertised=advertised))
+        return cls(queue, Gateway.open(listen, served, TopicCatalog(source.log), advertised=advertised))
 
     def close(self, fault: BaseException | None) -> None:
         """Disconnect the clients: the engine has ended, by this fault if there is one."""

@@ -89,10 +89,6 @@ class PartitionReads:
         if used is not None and not self.holds(used.end_offset):
             self._begin(used.end_offset)
 
-    def forget(self) -> None:
-        """Forget all reads: the log was truncated, or it is another one."""
-        self.reads = ()
-
     def _begin(self, offset: int) -> asyncio.Task[None]:
         """Begin a read; one at a time begins at an offset, for all who wait for it."""
 

@@ -46,7 +46,8 @@ class TopicCatalog:
         return self.of(self.log.topic_names())
 
     def of(self, names: Iterable[str]) -> dict[str, TopicMetadata]:
-        """Return those of these topics that are there. Raises TopicUnreachableError."""
+        """Return those of these topics that are there. Raises TopicUnreachableError, TopicError: without ids, by which
+        clients ask for topics."""
         found = {}
         for name in names:
             try:
@@ -55,6 +56,8 @@ class TopicCatalog:
                 raise
             except TopicError:
                 continue
+            if described.topic_id == name:
+                raise TopicError(f"topic {name!r} has no id: {self.log} is older than Kafka 2.8")
             found[name] = TopicMetadata(described.topic_id, len(described.partitions))
             self._names[described.topic_id] = name
         return found

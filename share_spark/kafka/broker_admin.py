@@ -6,6 +6,7 @@ just created) and which are not, and raises this project's errors for the latter
 
 from __future__ import annotations
 
+import base64
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any, TypeVar
+from uuid import UUID
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -138,6 +140,11 @@ class BrokerAdmin:
 
         return self._ask(topic, ask)
 
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that are not the cluster's own. Raises TopicError, TopicUnreachableError."""
+        found = self._ask("", lambda timeout_s: self._client.list_topics(timeout=timeout_s).topics)
+        return sorted(name for name in found if not name.startswith("__"))
+
     def brokers(self) -> list[tuple[int, str, int]]:
         """Return number, host and port of each broker. Raises TopicUnreachableError."""
         found = self._ask("", lambda timeout_s: self._client.list_topics(timeout=timeout_s).brokers.values())
@@ -228,6 +235,11 @@ def topic_id_text(topic_id: Uuid | None) -> str | None:
     """
     text = str(topic_id or "").replace("+", "-").replace("/", "_")
     return text if text.strip("A") else None
+
+
+def topic_uuid(topic_id: Uuid | None) -> UUID:
+    """Return the id as it is in messages; zero for brokers that have no topic ids."""
+    return UUID(bytes=base64.urlsafe_b64decode(f"{topic_id_text(topic_id) or 22 * 'A'}=="))
 
 
 def at_timestamp(timestamp_ms: int) -> OffsetSpec:

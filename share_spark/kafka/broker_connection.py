@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from kio.schema.api_versions.v2 import ApiVersionsRequest, ApiVersionsResponse
 from kio.schema.sasl_authenticate.v2 import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1 import SaslHandshakeRequest, SaslHandshakeResponse
 from kio.serial import entity_reader, entity_writer
@@ -61,13 +62,13 @@ class BrokerConnection:
         return _decoded(self._received(size), answer)
 
     def _received(self, length: int) -> bytes:
-        found = b""
+        found = bytearray()
         while len(found) < length:
             some = self.socket.recv(min(length - len(found), 1 << 20))
             if not some:
                 raise ConnectionError("it has closed the connection")
             found += some
-        return found
+        return bytes(found)
 
     def log_in(self, mechanism: str, exchange: SaslExchange) -> None:
         """Log in by SASL. Raises LoginRefusedError too."""
@@ -114,6 +115,13 @@ def _read(content: bytes, begin: int, kind: type[_Part]) -> tuple[_Part, int]:
         raise ValueError("the answer is cut") from None
     except Exception as fault:  # noqa: BLE001 - KeyError: an unknown tag; ValueError: an unknown error code; and more
         raise ValueError(f"the answer cannot be read, {type(fault).__name__}: {fault}") from None
+
+
+def known_versions(connection: BrokerConnection) -> Mapping[int, range]:
+    """Return the versions of requests that the broker knows, by API key. Raises OSError, ValueError."""
+    # Version 2, as later ones have tagged fields: brokers may add some, and kio reads only those that it knows.
+    answer = connection.ask(ApiVersionsRequest(), ApiVersionsResponse)
+    return {one.api_key: range(one.min_version, one.max_version + 1) for one in answer.api_keys}
 
 
 @contextmanager

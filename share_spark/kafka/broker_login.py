@@ -34,8 +34,8 @@ class BrokerLogin:
         mechanism = given.get("sasl.mechanism", "") if protocol.startswith("SASL") else ""
         if mechanism not in ("", "PLAIN", *SCRAM_HASHES):
             raise ConfigError(
-                f"a cluster's own share groups are asked for with SASL PLAIN, {', '.join(SCRAM_HASHES)} or without "
-                f"SASL, not with {mechanism}"
+                f"our own connections to Kafka (gateway, a cluster's share groups) are made with SASL PLAIN, "
+                f"{', '.join(SCRAM_HASHES)} or without SASL, not with {mechanism}"
             )
         return cls(
             tls=_tls_context(given) if protocol.endswith("SSL") else None,
@@ -54,8 +54,8 @@ def _tls_context(given: Mapping[str, str]) -> ssl.SSLContext:
     """Return a context that wants a certificate of a known authority, for the host unless that is switched off."""
     if "ssl.keystore.location" in given:
         raise ConfigError(
-            "a cluster's own share groups are asked for with ssl.certificate.location and ssl.key.location (PEM), not "
-            "with ssl.keystore.location (PKCS12)"
+            "our own connections to Kafka (gateway, a cluster's share groups) are made with ssl.certificate.location "
+            "and ssl.key.location (PEM), not with ssl.keystore.location (PKCS12)"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = given.get("ssl.endpoint.identification.algorithm", "https") != "none"

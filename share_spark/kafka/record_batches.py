@@ -34,7 +34,8 @@ class BatchHeader(NamedTuple):
 def batch_headers(content: bytes | memoryview) -> Iterator[BatchHeader]:
     """Yield the header of each batch that is whole: a broker cuts the last one where the answer is full.
 
-    Raises ValueError for what is no batch of version 2, as brokers since Kafka 4.0 send them.
+    Raises ValueError for what is no batch of version 2, as brokers send them for topics that
+    no Kafka before 0.11 has written.
     """
     begin = 0
     while begin + _HEADER.size <= len(content):

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kio.schema.api_versions.v2 import ApiVersionsRequest, ApiVersionsResponse
 from kio.schema.describe_share_group_offsets.v1 import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
@@ -27,7 +26,7 @@ from kio.schema.share_group_describe.v1.response import DescribedGroup, Member
 from kio.schema.types import GroupId
 
 from share_spark.kafka.broker_admin import BrokerAdmin
-from share_spark.kafka.broker_connection import Address, BrokerConnection, connected
+from share_spark.kafka.broker_connection import Address, BrokerConnection, connected, known_versions
 from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
@@ -218,9 +217,7 @@ def _named(member: ClusterMember) -> str:
 
 def _knows_share_groups(broker: BrokerConnection) -> bool:
     """Return whether the broker knows the requests of this module."""
-    # Version 2, as later ones have tagged fields: brokers may add some, and kio reads only those that it knows.
-    answer = broker.ask(ApiVersionsRequest(), ApiVersionsResponse)
-    known = {one.api_key: range(one.min_version, one.max_version + 1) for one in answer.api_keys}
+    known = known_versions(broker)
     return all(one.__version__ in known.get(one.__api_key__, ()) for one in _NEEDED)
 
 

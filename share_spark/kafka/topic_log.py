@@ -96,6 +96,10 @@ class KafkaTopicLog:
     def __repr__(self) -> str:
         return f"KafkaTopicLog({self._options.bootstrap_servers})"
 
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics, without the cluster's own. Raises TopicError, TopicUnreachableError."""
+        return self._admin.topic_names()
+
     def describe(self, topic: str) -> TopicDescription:
         """Return the topic. Its id is its name on brokers that have no topic ids (before Kafka 2.8): there a topic that
         was deleted and created again cannot be distinguished from the old one."""

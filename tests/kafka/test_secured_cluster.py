@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ShareConsumer
+from confluent_kafka import Producer, ShareConsumer
 
 from share_spark.cli import main
+from share_spark.kafka.batch_reader import KafkaBatchReader
 from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.share_groups import ClusterShareGroups
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.errors import TopicError, TopicUnreachableError
+from share_spark.model.ids import TopicPartition
 from tests.kafka.test_broker import TIMEOUT_S, create_topic
 from tests.support.broker import free_ports, running_broker
 from tests.support.certificates import Authority
@@ -98,6 +100,16 @@ WAYS += [(protocol, name) for protocol in PROTOCOLS[1:] for name in ("PLAIN", "S
 @pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
 def test_groups_are_seen(secured: Secured, protocol: str, mechanism: str) -> None:
     assert groups_seen(secured.options(protocol, mechanism)) == ["watchers: 1"]
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+def test_record_batches_are_read(secured: Secured, protocol: str, mechanism: str) -> None:
+    options = KafkaOptions.parse(secured.options(protocol, mechanism))
+    producer = Producer(options.librdkafka())
+    producer.produce("watched", b"a value", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    first, *_ = KafkaBatchReader(options, TIMEOUT_S * 1_000).read(TopicPartition("watched", 0), 0, 1 << 20)
+    assert (first.base_offset, b"a value" in first.content) == (0, True)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])

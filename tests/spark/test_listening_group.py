@@ -12,13 +12,18 @@ from confluent_kafka import AcknowledgeType
 from share_spark import Ack, ShareGroup
 from share_spark.kafka.broker_connection import Address
 from share_spark.model.errors import ConfigError, EnvironmentFault, FencedError
+from tests.kafka.test_broker import create_topic, produce
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, polled, work_off
+from tests.support.topic_log_cases import fresh_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from share_spark import Record
     from share_spark.api.query import ShareGroupQuery
+
+OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+OAUTH |= {f"sasl.oauthbearer.{name}": "x" for name in ("client.id", "client.secret", "token.endpoint.url")}
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 
@@ -104,8 +109,8 @@ def test_bad_input_is_one_line_and_changes_nothing(spark: SparkSession, tmp_path
         port = other.getsockname()[1]
         with pytest.raises(EnvironmentFault, match=f"cannot listen on 127.0.0.1:{port}"):
             group.listen_on(f"127.0.0.1:{port}").start()
-    with pytest.raises(ConfigError, match="served from topics in a Delta table only"):
-        group.kafka("127.0.0.1:1").start()
+    with pytest.raises(ConfigError, match=r"our own connections to Kafka .* not with OAUTHBEARER"):
+        group.kafka("127.0.0.1:1", **OAUTH).start()
     with pytest.raises(ConfigError, match="availableNow ends"):
         group.trigger(availableNow=True).start()
     with pytest.raises(ConfigError, match="is not an address"):
@@ -113,3 +118,16 @@ def test_bad_input_is_one_line_and_changes_nothing(spark: SparkSession, tmp_path
     with pytest.raises(ConfigError, match="there is no handler"):
         group.to_delta(str(tmp_path / "bills")).start()
     assert not Path(place.state).exists()
+
+
+def test_topics_of_a_kafka_cluster_are_served_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    topic = fresh_name("served")
+    create_topic(broker, topic, partitions=2)
+    produce(broker, topic, [b"%d" % number for number in range(500)])
+    group = ShareGroup(GROUP, spark=spark, state=str(tmp_path)).kafka(broker).subscribe(topic)
+    query = group.option("share.auto.offset.reset", "earliest").listen_on("127.0.0.1:0").start()
+    with consumer(address_of(query), topic=topic) as found:
+        said = work_off(found, 500, lambda message: RELEASE if message.delivery_count() == 1 else ACCEPT)
+    query.stop()
+    assert query.exception() is None
+    assert said == {(number, int(answer)): 1 for number in range(500) for answer in (ACCEPT, RELEASE)}

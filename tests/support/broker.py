@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -130,16 +130,30 @@ def _start(directory: Path, options: Sequence[str], given: str, format_options: 
     settings.write_text(given.format(port=port, controller_port=controller_port, data=data))
     (directory / "log4j2.properties").write_text(LOGGING)
     _format(directory, settings, format_options)
+    return Broker(bootstrap=f"127.0.0.1:{port}", directory=directory, process=_launched(directory, options))
+
+
+def _launched(directory: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
     with (directory / "broker.log").open("ab") as log:
-        process = subprocess.Popen(
-            [*die_with_parent(), *_java(directory, *options), "kafka.Kafka", str(settings)],
+        return subprocess.Popen(
+            [*die_with_parent(), *_java(directory, *options), "kafka.Kafka", str(directory / "server.properties")],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             # A session of its own: Ctrl-C at the terminal is for us, and we end it in order.
             start_new_session=True,
         )
-    return Broker(bootstrap=f"127.0.0.1:{port}", directory=directory, process=process)
+
+
+@contextmanager
+def started_again(broker: Broker) -> Iterator[Broker]:
+    """The same broker, which was stopped: another process with its data, at the same address."""
+    again = replace(broker, process=_launched(broker.directory, ["-Xmx512m", QUICK]))
+    try:
+        _wait_until_ready(again)
+        yield again
+    finally:
+        stop(again.process)
 
 
 def _format(directory: Path, settings: Path, format_options: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +18,10 @@ from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_host import GroupPlace
 from share_spark.gateway.served_groups import AnyGroup
 from share_spark.gateway.topic_catalog import TopicCatalog
+from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka.broker_connection import Address
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.config import GroupConfig
-from share_spark.topics.topic_batches import TopicBatchReader
 
 GROUP, TOPIC = "billing", "orders"
 
@@ -52,16 +52,28 @@ class Place(NamedTuple):
     @contextmanager
     def gateway(self, port: int = 0, **settings: object) -> Iterator[Address]:
         """A gateway in this process."""
-        options = {name.replace("__", "."): value for name, value in settings.items()}
-        config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **options})
-        log = self.log
-        place = GroupPlace(state=Location.parse(self.state), log=log, topics=self.topics, config=config)
-        groups = AnyGroup(place=place, reader=TopicBatchReader(log), clock=wall_clock_ms)
-        gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(log))
-        try:
-            yield gateway.address
-        finally:
-            gateway.close()
+        source = TopicSource.of_table(None, Location.parse(self.topics))
+        with serving(source, self.state, settings_of(settings), port) as address:
+            yield address
+
+
+def settings_of(given: Mapping[str, object]) -> GroupConfig:
+    """The settings of groups, from names with ``__`` for a dot. Groups begin at the start of the logs."""
+    options = {name.replace("__", "."): value for name, value in given.items()}
+    return GroupConfig.parse({"share.auto.offset.reset": "earliest", **options})
+
+
+@contextmanager
+def serving(source: TopicSource, state: str, config: GroupConfig, port: int = 0) -> Iterator[Address]:
+    """A gateway to these topics, in this process."""
+    where = Location.parse(state)
+    place = GroupPlace(state=where, log=source.log, topics=source.table, kafka=source.kafka, config=config)
+    groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
+    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log))
+    try:
+        yield gateway.address
+    finally:
+        gateway.close()
 
 
 @contextmanager

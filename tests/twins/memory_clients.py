@@ -15,11 +15,13 @@ from share_spark.partition.kafka_modes import KafkaRequest
 @dataclass(slots=True)
 class InMemoryClients:
     """A ``Clients`` port. ``asked``: what the next micro-batch takes. ``answers`` by number; ``changed``: what each
-    call of ``answer`` has named. ``refused``: why, once for each engine that has ended."""
+    call of ``answer`` has named. ``forgotten``: what was read of these, once for each truncation. ``refused``: why,
+    once for each engine that has ended."""
 
     asked: list[ClientAsk] = field(default_factory=list)
     answers: dict[int, Mapping[SharePartitionKey, Sequence[PartitionResponse]]] = field(default_factory=dict)
     changed: list[set[SharePartitionKey]] = field(default_factory=list)
+    forgotten: list[SharePartitionKey] = field(default_factory=list)
     refused: list[ShareError | None] = field(default_factory=list)
     _numbers: int = 0
 
@@ -32,6 +34,9 @@ class InMemoryClients:
     def take(self) -> Sequence[ClientAsk]:
         taken, self.asked = self.asked, []
         return taken
+
+    def forget_reads(self, keys: Collection[SharePartitionKey]) -> None:
+        self.forgotten += keys
 
     def answer(self, answers: Sequence[ClientAnswer], changed: Collection[SharePartitionKey]) -> None:
         self.changed.append(set(changed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -77,6 +77,16 @@ class AcquireReadAhead:
     reads: tuple[ReadAhead, ...]
     mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
     batch_size: int = 2**31 - 1
+
+    def below(self, end_offset: int) -> AcquireReadAhead:
+        """Return the same request without the batches that end at or past this offset."""
+        if all(read.batches[-1].last_offset < end_offset for read in self.reads):
+            return self
+        cut = (tuple(batch for batch in read.batches if batch.last_offset < end_offset) for read in self.reads)
+        reads = (
+            ReadAhead(read.first_offset, batches) for read, batches in zip(self.reads, cut, strict=True) if batches
+        )
+        return replace(self, reads=tuple(reads))
 
 
 class TypedBatch(NamedTuple):

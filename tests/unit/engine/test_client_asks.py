@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from share_spark.engine.pauses import Pause, Pauses
+from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.errors import ErrorCode
-from share_spark.model.ids import SharePartitionKey, client_owner, is_client
+from share_spark.model.ids import SharePartitionKey, TopicPartition, client_owner, is_client
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition.kafka_modes import LogBatch, ReadAhead
 from tests.support.client_world import ClientWorld, fetch_of
-from tests.support.engine_world import GROUP, Death, Interruption
+from tests.support.engine_world import GROUP, TOPIC, Death, Interruption
 from tests.twins.memory import Moment
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -236,3 +237,47 @@ def test_the_end_of_a_clients_lock_is_no_reason_to_look_for_traces(
     world.clock.advance(LOCK_MS)
     successor.run()
     assert world.window() == "0-5: 0-4 V1"
+
+
+def test_nothing_is_acquired_past_the_end_of_the_log_that_the_engine_knows(world: ClientWorld) -> None:
+    """A read may be newer than the engine's look at the log, and a log that ends below what is acquired looks
+    truncated."""
+    world.produce(10)
+    engine = world.engine()
+    world._ask(0, fetch_of(A, tuple(LogBatch(first, first + 4) for first in (0, 5, 10, 15)), 100))
+    engine.run()
+    assert world.acquired(1) == [(0, 9, 1)]
+    past_the_end = world._ask(0, fetch_of(A, (LogBatch(10, 14),), 100))
+    engine.run()
+    assert world.acquired(past_the_end) == []
+
+
+def test_what_was_read_of_a_truncated_log_is_forgotten(world: ClientWorld) -> None:
+    world.produce(10)
+    engine = world.engine()
+    engine.run()
+    world.topics.truncate(TopicPartition(TOPIC, 0), 5)
+    engine.run()
+    assert world.clients is not None
+    assert world.clients.forgotten == [world.key()]
+    world.produce(10)
+    engine.run()
+    assert world.clients.forgotten == [world.key()]
+
+
+def test_log_ends_may_be_as_old_as_is_allowed(world: ClientWorld) -> None:
+    topics = SubscribedTopics(group_id=GROUP, topics=(), log=world.topics, clock=world.clock, most_age_ms=80)
+    topics.subscribe([TOPIC])
+
+    def end() -> int:
+        return topics.log_ends()[world.key()].end_offset
+
+    assert end() == 0
+    world.produce(10)
+    world.clock.advance(79)
+    assert end() == 0
+    world.clock.advance(1)
+    assert end() == 10
+    world.topics.create_topic("another")
+    topics.subscribe(["another"])
+    assert len(topics.log_ends()) == 2

@@ -7,15 +7,22 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
 from share_spark import ShareGroupAdmin
+from share_spark.delta.location import Location
+from share_spark.engine.batch_reader import BatchReader, RecordBatch
+from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka.broker_connection import Address
-from tests.support.share_consumers import GROUP, Place, consumer, polled, refuse_errors, work_off
+from share_spark.model.ids import TopicPartition
+from tests.support.share_consumers import GROUP, Place, consumer, polled, refuse_errors, serving, settings_of, work_off
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 RECORDS = 10_000
@@ -114,6 +121,35 @@ def test_members_share_the_records(tmp_path: Path) -> None:
             for message in messages:
                 found.acknowledge(message, ACCEPT)
     assert len(values) == len(set(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A reader that does not come back from one partition before ``ends`` is set."""
+
+    reader: BatchReader
+    ends: Event
+
+    def read(self, at: TopicPartition, offset: int, most_bytes: int) -> Sequence[RecordBatch]:
+        if at.partition == 0:
+            self.ends.wait()
+        return self.reader.read(at, offset, most_bytes)
+
+
+def test_a_partition_that_cannot_be_read_now_holds_up_no_other(tmp_path: Path) -> None:
+    place, ends = Place.below(tmp_path), Event()
+    place.produce(1, 100)
+    source = TopicSource.of_table(None, Location.parse(place.topics))
+    stuck = replace(source, reader=Stuck(source.reader, ends))
+    with serving(stuck, place.state, settings_of({})) as address, consumer(address) as found:
+        try:
+            said = work_off(found, 75, lambda _: ACCEPT)
+            assert polled(found, 1) == []
+        finally:
+            ends.set()
+        said += work_off(found, 25, lambda _: ACCEPT)
+    assert len(said) == 100
+    assert max(said.values()) == 1
 
 
 class GatewayProcess:
