@@ -379,7 +379,7 @@ def test_nothing_is_started_before_there_is_a_record(place: CompanionPlace) -> N
     assert place.deliver() == Delivered([], in_flight=0)
     assert place.delivery.drain().in_flight == 0
     place.delivery.wait(600)
-    assert place.delivery._companion is None
+    assert not list(place.delivery._companions)
     assert place.delivery.room(DeliveryLimits(1, 1, most_calls=3)) == 6
     assert as_handler(Odd("nowhere")).waits
 
