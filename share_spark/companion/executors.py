@@ -133,6 +133,7 @@ class ExecutorStarts(CompanionStarts):
 
     def close(self) -> None:
         """Start no more."""
+        self.stop_waiting()
         self.arrivals.close()
         if self._is_looking:
             self.spark.sparkContext.cancelJobGroup(self.directory.name)
@@ -162,7 +163,8 @@ class ExecutorStarts(CompanionStarts):
         try:
             self._run_tasks()
         except Exception as fault:  # noqa: BLE001 - whatever Spark makes of a job that fails, or was cancelled
-            _log.warning("executors without a companion cannot be found: %s", first_line(fault))
+            level = logging.DEBUG if self._is_stopped else logging.WARNING
+            _log.log(level, "executors without a companion cannot be found: %s", first_line(fault))
         finally:
             with self.companions.heard:
                 self._is_looking = False

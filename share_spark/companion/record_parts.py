@@ -56,7 +56,7 @@ class RecordParts(NamedTuple):
         ]
 
     def _read(self, wanted: Sequence[AcquiredSpan], parts: Sequence[Sequence[AcquiredSpan]]) -> list[bytes]:
-        """Have Spark read the records, and return those of each part."""
+        """Return the records of each part, which Spark reads."""
         tasks = self.spark.sparkContext.defaultParallelism
         try:
             found = acquired_records(self.spark, self.log, wanted, tasks=tasks, third="delivery_count").toArrow()
