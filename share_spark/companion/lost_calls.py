@@ -7,6 +7,7 @@
       several, of a call with a list, or in threads   AMONG_OTHERS: it is one of them
       a record whose call waited                      FINISHED: it is not the cause
       nothing                                         NOT_ENTERED
+      there is no ledger                              UNKNOWN
 
 If no record was being stepped, the process was killed from outside, or for its memory, and nobody is accused. A call
 that was the only one is, as in a worker of Spark's.
@@ -25,6 +26,7 @@ from share_spark.companion.hand_overs import Unanswered
 from share_spark.companion.messages import RecordAnswer
 from share_spark.companion.overruns import stuck_file
 from share_spark.delivery.ledger import CallStatus, LedgerEntries, read_entries
+from share_spark.delivery.ledger_file import is_written
 from share_spark.delivery.traces import ANSWER_OF, WORKER_LOST
 from share_spark.handlers.time_limit import stuck_at, stuck_text
 from share_spark.model.ids import TopicPartition
@@ -55,11 +57,18 @@ class LedgerEntry(NamedTuple):
 
 
 class LostCalls(NamedTuple):
-    """The content of the ledgers of a dead process. ``stuck``: where its watchdog has ended it; None if it has not."""
+    """The content of the ledgers of a dead process. ``stuck``: where its watchdog has ended it; None if it has not.
+    ``are_known``: there are ledgers."""
 
     files: Sequence[LedgerEntries]
     entries: dict[_Handed, LedgerEntry]
     stuck: str | None
+    are_known: bool = True
+
+    @classmethod
+    def unknown(cls) -> LostCalls:
+        """Return the calls of a process that has left no ledgers that can be read."""
+        return cls((), {}, None, are_known=False)
 
     @classmethod
     def read(cls, ledger: Path) -> LostCalls:
@@ -78,10 +87,11 @@ class LostCalls(NamedTuple):
         ran, waited = self._ran(CallStatus.IN_HANDLER), self._ran(CallStatus.WAITED)
         accused = CallStatus.WAITED if ran == 0 and waited == 1 else CallStatus.IN_HANDLER
         loss = Loss.AMONG_OTHERS if ran > 1 else Loss.IN_HANDLER
+        absent = (Loss.NOT_ENTERED, None) if self.are_known else (Loss.UNKNOWN, WORKER_LOST)
         for number, at, offset in unanswered:
             entry = self.entries.get((number, at, offset))
             if entry is None:
-                yield RecordAnswer(number, at, offset, offset, Loss.NOT_ENTERED)
+                yield RecordAnswer(number, at, offset, offset, *absent)
             elif entry.status is accused:
                 yield RecordAnswer(number, at, offset, offset, loss, lost_error)
             else:
@@ -103,6 +113,11 @@ def remove_ledgers(ledger: Path) -> None:
     """Remove all files of the process whose first ledger is ``ledger``."""
     for file in _of_process(ledger):
         file.unlink(missing_ok=True)
+
+
+def is_still_written(ledger: Path) -> bool:
+    """Return whether the process whose first ledger is ``ledger`` is still there: it may note more answers."""
+    return any(is_written(file) for file in _of_process(ledger) if file.name.isdigit())
 
 
 def lost_error_of(stuck: str | None, limit_text: str) -> str:

@@ -1,11 +1,13 @@
 """The messages between a driver and its companion process, and their form on the connection.
 
     driver                                companion
+                                            Hello            once, from an executor, before there is a Begin
       Begin             ->                                   once, first
       HandOver          ->                  Answered         as calls end, many in one message, in any order
       SetLimits         ->                  Unreachable      records of a hand-over cannot be read
       GiveBack          ->                  Failed           nothing more can be called; the last one
       Forget            ->                  CallsNow         twice a second
+                                            Leaving          its executor has ended
 
 A message is its length in eight bytes and a pickle: both ends are the same program, and nobody else has the connection.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import socket
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,7 +28,7 @@ LENGTH = struct.Struct("<Q")
 
 
 class Limits(NamedTuple):
-    """Limits of the calls of one companion. ``most_calls``: at a time, at least 1. ``timeout_ms``: of a call whose
+    """Limits of the calls of one companion. ``most_calls``: at a time; 0: none begins. ``timeout_ms``: of a call whose
     handler has no limit of its own. ``round_number``: of calls that begin from now on (``engine.concurrency``)."""
 
     most_calls: int
@@ -150,10 +153,40 @@ class CallsNow(NamedTuple):
     oldest: tuple[tuple[str, int, int, float], ...] = ()
 
 
-FromCompanion = Answered | Unreachable | Failed | CallsNow
+class Leaving(NamedTuple):
+    """Its executor has ended. What was not entered is given back; it ends once its calls have, or soon after."""
 
 
-def packed_message(message: FromDriver | FromCompanion) -> bytes:
+class Hello(NamedTuple):
+    """The introduction of a companion that is about to start on an executor. ``where``: for people. ``ledgers``: the
+    directory that its ledgers are to be in."""
+
+    where: str
+    ledgers: str
+
+
+FromCompanion = Answered | Unreachable | Failed | CallsNow | Leaving
+
+
+def packed_message(message: FromDriver | FromCompanion | Hello) -> bytes:
     """Return the message as bytes, with its length in front."""
     content = pickle.dumps(message, protocol=5)
     return LENGTH.pack(len(content)) + content
+
+
+def received(connection: socket.socket) -> Any:
+    """Return the next message. Raises EOFError, OSError."""
+    (length,) = LENGTH.unpack(exactly(connection, LENGTH.size))
+    return pickle.loads(exactly(connection, length))
+
+
+def exactly(connection: socket.socket, length: int) -> bytearray:
+    """Return the next bytes. Raises EOFError, OSError."""
+    content = bytearray(length)
+    view, at = memoryview(content), 0
+    while at < length:
+        count = connection.recv_into(view[at:])
+        if not count:
+            raise EOFError
+        at += count
+    return content

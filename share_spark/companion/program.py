@@ -1,8 +1,10 @@
-"""The companion process: ``python -m share_spark.companion.program <fd>``, one end of a connection to the driver.
+"""The companion process: ``python -m share_spark.companion.program <fd>``, one end of a connection to the driver. On an
+executor ``<fd> <pidfd> <lock>``: also the JVM of the executor, and a lock that shows that this process is there.
 
 It ends when the driver is gone: then nothing new begins, calls that run may come to their end, and their answers are in
-the ledger for the next engine. It also ends after ``Failed``, and once most of its threads are stuck. Ctrl-C is none of
-its business: the driver ends first.
+the ledger for the next engine. The same happens when its executor is gone, whose machine may be needed by others; then
+the driver still gets the answers. It also ends after ``Failed``, and once most of its threads are stuck. Ctrl-C is none
+of its business: the driver ends first.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from share_spark.companion.messages import (
     FromDriver,
     GiveBack,
     HandOver,
+    Leaving,
     SetLimits,
     Unreachable,
     packed_message,
@@ -51,7 +54,7 @@ from share_spark.model.requests import Loss
 _log = logging.getLogger(__name__)
 
 LAST_CALLS_S = 20.0
-"""The time that calls have to end after the driver is gone, or after what ends the companion."""
+"""The time that calls have to end after the driver or the executor is gone, or after what ends the companion."""
 
 _SEARCH_FROM = 20_000
 """The new objects after which the garbage collector searches for cycles; Python's own number is 700."""
@@ -71,7 +74,7 @@ class Connection:
         try:
             (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
             message: FromDriver = pickle.loads(await self._reader.readexactly(size))
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, OSError):  # OSError: its machine does not answer any more
             return None
         return message
 
@@ -85,15 +88,16 @@ class Connection:
         self._writer.close()
         try:
             await self._writer.wait_closed()
-        except ConnectionError:
+        except OSError:
             return
 
 
 class Companion:
-    """One run of the program, from the first message to its end."""
+    """One run of the program, from the first message to its end. ``executor``: what it must not outlive, as a pidfd;
+    None beside the driver."""
 
-    def __init__(self, begin: Begin, connection: Connection) -> None:
-        self._begin, self._connection = begin, connection
+    def __init__(self, begin: Begin, connection: Connection, executor: int | None = None) -> None:
+        self._begin, self._connection, self._executor = begin, connection, executor
         self._loop = asyncio.get_running_loop()
         self._schema = record_schema(begin.columns, ordered=begin.ordered)
         # One thread: it loads the handler, then it reads one hand-over after another, in their order.
@@ -105,10 +109,13 @@ class Companion:
         self._calls = Calls(self._loop, begin, self._ledger, connection.send, self._fail)
 
     async def run(self) -> Exception | None:
-        """Call the handler until the driver is gone, or for what it returns."""
+        """Call the handler until the driver or the executor is gone, or for what it returns."""
         self._start(self._load())
         listening = self._loop.create_task(self._listen())
-        ends: list[asyncio.Future[Any]] = [listening, self._fault]
+        leaving = self._loop.create_future()
+        if self._executor is not None:
+            self._loop.add_reader(self._executor, self._leave, self._executor, leaving)
+        ends: list[asyncio.Future[Any]] = [listening, leaving, self._fault]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         fault = self._fault.result() if self._fault.done() else None
         await self._calls.end(None if isinstance(fault, ThreadsStuckError) else LAST_CALLS_S)
@@ -116,6 +123,12 @@ class Companion:
             await asyncio.wait([self._loop.create_task(close_on_loop(self._handler))], timeout=CLOSE_S)
         self._ledger.close()
         return self._fault.result() if self._fault.done() else None
+
+    def _leave(self, executor: int, leaving: asyncio.Future[None]) -> None:
+        """Tell the driver that the executor has ended."""
+        self._loop.remove_reader(executor)
+        self._connection.send(Leaving())
+        leaving.set_result(None)
 
     async def _load(self) -> None:
         loaded = await self._loop.run_in_executor(self._thread, _loaded, self._begin)
@@ -197,10 +210,12 @@ def _loaded(begin: Begin) -> Handler:
     return handler
 
 
-async def _serve(fd: int) -> int:
+async def _serve(fd: int, *more: int) -> int:
     """Return the exit code."""
-    # Processes that the handler starts must not have it: the driver would not see our end.
-    os.set_inheritable(fd, False)
+    # Processes that the handler starts must not have them: nobody would see our end.
+    for one in (fd, *more):
+        os.set_inheritable(one, False)
+    executor = more[0] if more else None
     loop: Any = asyncio.get_running_loop()
     loop.set_task_factory(task_of)
     connection = Connection(*await asyncio.open_connection(sock=socket.socket(fileno=fd)))
@@ -208,7 +223,7 @@ async def _serve(fd: int) -> int:
     if not isinstance(begin, Begin):
         return 0
     try:
-        fault = await Companion(begin, connection).run()
+        fault = await Companion(begin, connection, executor).run()
     except ShareError as found:
         fault = found
     if isinstance(fault, ThreadsStuckError):  # no reason to end the query: another process follows
@@ -236,7 +251,7 @@ def main(arguments: list[str], leave: Callable[[int], None] = os._exit) -> None:
     that read, and for calls that ignore that they are cancelled."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = asyncio.new_event_loop()
-    code = _run_through(loop, loop.create_task(_serve(int(arguments[0]))))
+    code = _run_through(loop, loop.create_task(_serve(*map(int, arguments))))
     sys.stdout.flush()
     sys.stderr.flush()
     leave(code)

@@ -63,12 +63,18 @@ class ReaderInput:
 
 def in_equal_parts(acquired: Iterable[AcquiredSpan], parts: int) -> list[list[AcquiredSpan]]:
     """Cut the ranges, ascending, into parts with equal numbers of offsets; one part may have fewer."""
+    return in_parts(acquired, [1] * parts)
+
+
+def in_parts(acquired: Iterable[AcquiredSpan], weights: Sequence[int]) -> list[list[AcquiredSpan]]:
+    """Cut the ranges, ascending, into parts whose numbers of offsets are as the ``weights``, of which one is not 0."""
     by_place = sorted(acquired, key=attrgetter("partition"))
     of = np.repeat(np.arange(len(by_place)), [len(one.ranges) for one in by_place])
     laid = np.concatenate([one.ranges for one in by_place])
     laid = laid[np.lexsort((laid[:, FIRST], of))]
     total = int((laid[:, LAST] - laid[:, FIRST] + 1).sum())
-    bounds = [total * part // parts for part in range(parts + 1)]
+    so_far = [0, *itertools.accumulate(weights)]
+    bounds = [total * weight // so_far[-1] for weight in so_far]
     cut = (_between(laid, low, high) for low, high in itertools.pairwise(bounds))
     return [_spans(by_place, ranges[is_left], of[is_left]) for ranges, is_left in cut]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark import TaskContext
 
-from share_spark.spark.worker_end import begin_calls
+from share_spark.spark.worker_end import begin_calls, daemon_module
 
 
 def begin_task() -> None:
@@ -24,6 +24,18 @@ def begin_task() -> None:
     begin_calls()
     if TaskContext.get() is not None:
         acknowledge_at_once()
+
+
+def executor_pid() -> int:
+    """Return the id of the executor's process, a JVM: in a task it is the parent of the workers' daemon."""
+    parent = os.getppid()
+    return parent if daemon_module() is None else _parent_of(parent)
+
+
+def _parent_of(process: int) -> int:
+    # The second field is the name of the program in brackets, and may hold any character.
+    _, _, fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")
+    return int(fields.split()[1])
 
 
 def drop_zip_importers() -> None:

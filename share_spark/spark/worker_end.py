@@ -33,7 +33,7 @@ def at_worker_end(function: Callable[[], None]) -> None:
         return
     _at_end.append(function)
     if len(_at_end) == 1:
-        daemon = _daemon()
+        daemon = daemon_module()
         if daemon is None:
             atexit.register(_run)
         else:
@@ -46,7 +46,7 @@ def begin_calls() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def _daemon() -> dict[str, Any] | None:
+def daemon_module() -> dict[str, Any] | None:
     """Return the names of the daemon's module, from the frame in which it waits for a task; None if there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:

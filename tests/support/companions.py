@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_spark.companion.delivery import CompanionDelivery
+from share_spark.companion.process import CompanionProcess
 from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.engine.ranges import DELIVERY_COUNT, FIRST, LAST, AcquiredRanges, each_between
 from share_spark.engine.record_reader import in_schema
@@ -126,8 +127,9 @@ class CompanionPlace:
 
     @property
     def pid(self) -> int:
-        assert self.delivery._companion is not None
-        return self.delivery._companion.process.pid
+        (one,) = self.delivery._companions
+        assert isinstance(one.link, CompanionProcess)
+        return one.link.pid
 
     def ledgers(self) -> list[str]:
         """Names of the blocks of ledgers that are there."""

@@ -260,8 +260,8 @@ def test_a_truncation_that_cannot_be_noted_is_an_error(place: CompanionPlace) ->
     """New records with these offsets must not be acquired then."""
     place.deliver((2, 2, 1))
     place.finish()
-    assert place.delivery._directory is not None
-    (place.delivery._directory / "truncated").mkdir()
+    assert place.delivery._starts is not None
+    (place.delivery._starts.directory / "truncated").mkdir()
     with pytest.raises(StateError, match=r"a truncation cannot be noted in .*: Is a directory"):
         place.delivery.forget_last({AT: 2})
 
@@ -379,7 +379,7 @@ def test_nothing_is_started_before_there_is_a_record(place: CompanionPlace) -> N
     assert place.deliver() == Delivered([], in_flight=0)
     assert place.delivery.drain().in_flight == 0
     place.delivery.wait(600)
-    assert place.delivery._companion is None
+    assert not list(place.delivery._companions)
     assert place.delivery.room(DeliveryLimits(1, 1, most_calls=3)) == 6
     assert as_handler(Odd("nowhere")).waits
 

@@ -83,7 +83,7 @@ def test_another_process_follows_one_whose_threads_are_stuck(made: Made) -> None
     overrun = Said(AcknowledgeType.RELEASE, "time limit of 500 ms exceeded")
     assert [offset for offset, said in place.said.items() if said == overrun] == [0, 1]
     assert {place.said[offset] for offset in range(2, 10)} == {Said(Loss.NOT_ENTERED)}
-    place.until(lambda _: place.delivery._companion is None)
+    place.until(lambda _: not list(place.delivery._companions))
     place.deliver((0, 1, 2), (2, 9, 1))
     place.finish()
     assert place.pid != first

@@ -121,8 +121,7 @@ def test_rows_that_a_killed_process_had_not_sent_are_taken_from_its_ledger(tmp_p
     """They are larger than what a connection holds, and the driver is busy. The others come once."""
     place = putting(tmp_path, size=1_000_000)
     place.deliver((0, 7, 1))
-    assert place.delivery._companion is not None
-    with place.delivery._companion.process._heard:
+    with place.delivery._companions.heard:
         wait_for_rows(place, {1, 2, 3, 4, 6, 7})
         os.kill(place.pid, signal.SIGKILL)
     ids = []
