@@ -58,6 +58,8 @@ class Executors:
     def close(self) -> None:
         while self.running:
             self.end()
+        while executor_task._started:
+            executor_task._started.pop().wait(60)
 
 
 @dataclass
