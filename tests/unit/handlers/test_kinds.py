@@ -200,7 +200,7 @@ def test_a_cost_function_may_be_declared_given_and_named() -> None:
         (12, "cost is no function that returns a number for a record$"),
         (waits, "cost is no function that returns a number for a record$"),
     ],
-    ids=str,
+    ids=lambda one: getattr(one, "__name__", str(one)),
 )
 def test_what_is_no_cost_function(cost: Any, message: str) -> None:
     with pytest.raises(HandlerError, match=message):
