@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -17,8 +17,8 @@ from share_spark.model.ids import LogEnds
 class ListedTopicLog(Protocol):
     """A topic log that can tell which topics it has."""
 
-    def topic_names(self) -> Iterable[str]:
-        """Return the names of all topics. Raises TopicError, TopicUnreachableError."""
+    def describe_all(self) -> Iterable[TopicDescription]:
+        """Return all topics. Raises TopicError, TopicUnreachableError."""
         ...
 
     def describe(self, topic: str) -> TopicDescription:
@@ -43,23 +43,29 @@ class TopicCatalog:
 
     def all(self) -> dict[str, TopicMetadata]:
         """Return all topics by their names. Raises TopicError, TopicUnreachableError."""
-        return self.of(self.log.topic_names())
+        return self._noted(self.log.describe_all())
 
     def of(self, names: Iterable[str]) -> dict[str, TopicMetadata]:
         """Return those of these topics that are there. Raises TopicUnreachableError, TopicError: without ids, by which
         clients ask for topics."""
-        found = {}
+        return self._noted(self._described(names))
+
+    def _described(self, names: Iterable[str]) -> Iterator[TopicDescription]:
         for name in names:
             try:
-                described = self.log.describe(name)
+                yield self.log.describe(name)
             except TopicUnreachableError:
                 raise
             except TopicError:
                 continue
-            if described.topic_id == name:
-                raise TopicError(f"topic {name!r} has no id: {self.log} is older than Kafka 2.8")
-            found[name] = TopicMetadata(described.topic_id, len(described.partitions))
-            self._names[described.topic_id] = name
+
+    def _noted(self, topics: Iterable[TopicDescription]) -> dict[str, TopicMetadata]:
+        found = {}
+        for one in topics:
+            if one.topic_id == one.topic:
+                raise TopicError(f"topic {one.topic!r} has no id: {self.log} is older than Kafka 2.8")
+            found[one.topic] = TopicMetadata(one.topic_id, len(one.partitions))
+            self._names[one.topic_id] = one.topic
         return found
 
     def by_id(self, topic_ids: Iterable[str]) -> Mapping[str, str]:

@@ -140,10 +140,28 @@ class BrokerAdmin:
 
         return self._ask(topic, ask)
 
-    def topic_names(self) -> list[str]:
-        """Return the names of all topics that are not the cluster's own. Raises TopicError, TopicUnreachableError."""
-        found = self._ask("", lambda timeout_s: self._client.list_topics(timeout=timeout_s).topics)
-        return sorted(name for name in found if not name.startswith("__"))
+    def describe_all(self) -> list[KafkaTopicDescription]:
+        """Return all topics that are not the cluster's own, in two requests. Raises TopicError,
+        TopicUnreachableError."""
+
+        def ask(timeout_s: float) -> list[KafkaTopicDescription]:
+            deadline = time.monotonic() + timeout_s + 1
+            names = [name for name in self._client.list_topics(timeout=timeout_s).topics if not name.startswith("__")]
+            if not names:
+                return []
+            answers = self._client.describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
+            return [found for answer in answers.values() if (found := self._unless_deleted(answer, deadline))]
+
+        return self._ask("", ask)
+
+    def _unless_deleted(self, answer: Future[Any], deadline: float) -> KafkaTopicDescription | None:
+        try:
+            found: KafkaTopicDescription = self._result(answer, deadline)
+        except KafkaException as exception:
+            if exception.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+        return found
 
     def brokers(self) -> list[tuple[int, str, int]]:
         """Return number, host and port of each broker. Raises TopicUnreachableError."""

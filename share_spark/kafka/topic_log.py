@@ -42,6 +42,7 @@ from share_spark.spark.frames import cloned_session
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._listoffsets import OffsetSpec
+    from confluent_kafka.admin._topic import TopicDescription as KafkaTopicDescription
     from pyspark.sql import DataFrame, SparkSession
 
     from share_spark.kafka.options import KafkaOptions
@@ -96,14 +97,17 @@ class KafkaTopicLog:
     def __repr__(self) -> str:
         return f"KafkaTopicLog({self._options.bootstrap_servers})"
 
-    def topic_names(self) -> list[str]:
-        """Return the names of all topics, without the cluster's own. Raises TopicError, TopicUnreachableError."""
-        return self._admin.topic_names()
+    def describe_all(self) -> list[TopicDescription]:
+        """Return all topics, without the cluster's own. Raises TopicError, TopicUnreachableError."""
+        return [self._description(found) for found in self._admin.describe_all()]
 
     def describe(self, topic: str) -> TopicDescription:
         """Return the topic. Its id is its name on brokers that have no topic ids (before Kafka 2.8): there a topic that
         was deleted and created again cannot be distinguished from the old one."""
-        found = self._admin.describe(topic)
+        return self._description(self._admin.describe(topic))
+
+    def _description(self, found: KafkaTopicDescription) -> TopicDescription:
+        topic = str(found.name)
         partitions = tuple(sorted(partition.id for partition in found.partitions))
         if not partitions:
             raise TopicError(f"topic {topic!r} has no partitions")

@@ -95,6 +95,10 @@ class EmbeddedTopicLog:
         """Return the names of all topics. Raises TopicError (no topic table), TopicUnreachableError."""
         return self._table.names()
 
+    def describe_all(self) -> list[TopicDescription]:
+        """Return all topics. Raises TopicError (no topic table), TopicUnreachableError."""
+        return [self.describe(topic) for topic in self.topic_names()]
+
     def describe(self, topic: str) -> TopicDescription:
         """Return the topic; its id is made when it is created."""
         entry = self._table.topic(topic).entry

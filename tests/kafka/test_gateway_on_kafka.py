@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -18,11 +18,15 @@ from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer, T
 from confluent_kafka.admin import AdminClient
 
 from share_spark import ShareGroupAdmin, cli
+from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka import fetch
 from share_spark.kafka.batch_reader import KafkaBatchReader
-from share_spark.kafka.broker_connection import Address
+from share_spark.kafka.broker_connection import Address, known_versions
+from share_spark.kafka.broker_login import BrokerLogin
+from share_spark.kafka.open_connections import OpenConnections
 from share_spark.kafka.options import KafkaOptions
+from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model import ids
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from tests.kafka.test_broker import TIMEOUT_S, create_topic
@@ -244,6 +248,23 @@ def test_a_leader_that_has_moved_is_looked_up_again(broker: str, batches_of_ten:
         assert reader._leaders[batches_of_ten] == leader
 
 
+def test_connections_are_kept_and_after_an_error_none_is(broker: str) -> None:
+    host, port = broker.split(":")
+    address, connections = Address(host, int(port)), OpenConnections(BrokerLogin(), TIMEOUT_S)
+    with connections.to(address) as one, connections.to(address) as other:
+        assert one.broker is not other.broker
+    with connections.to(address) as again:
+        assert again in (one, other)
+        assert known_versions(again.broker) == again.versions
+    with pytest.raises(ValueError, match="the answer is cut"), connections.to(address):
+        raise ValueError("the answer is cut")
+    assert [each.broker.socket.fileno() for each in (one, other)] == [-1, -1]
+    with connections.to(address) as new:
+        assert known_versions(new.broker) == new.versions
+    connections.close()
+    assert new.broker.socket.fileno() == -1
+
+
 def test_what_is_not_there_is_one_line(broker: str, topic: str) -> None:
     with pytest.raises(TopicError, match="does not exist"):
         reader_of(broker).read(ids.TopicPartition(topic, 0), 0, 1 << 20)
@@ -272,6 +293,18 @@ def test_a_client_goes_on_after_the_broker_was_stopped_and_started_again(tmp_pat
     assert sorted(values) == [*range(200)]
 
 
+def test_all_topics_are_described_at_once_without_the_clusters_own(broker: str, topic: str) -> None:
+    for number in range(3):
+        create_topic(broker, f"{topic}-{number}", partitions=number + 1)
+    catalog = TopicCatalog(KafkaTopicLog(KafkaOptions.parse({"bootstrap.servers": broker})))
+    found = catalog.all()
+    assert [found[f"{topic}-{number}"].partitions for number in range(3)] == [1, 2, 3]
+    assert not [name for name in found if name.startswith("__")]
+    assert found == catalog.of(found)
+    ids_of = {found[name].topic_id: name for name in found}
+    assert TopicCatalog(catalog.log).by_id(ids_of) == ids_of
+
+
 def test_the_command_serves_a_cluster(broker: str, tmp_path: Path, topic: str) -> None:
     create_topic(broker, topic, partitions=1)
     produce(broker, topic, range(10))
@@ -279,7 +312,8 @@ def test_the_command_serves_a_cluster(broker: str, tmp_path: Path, topic: str) -
     settings.write_text(f'[job]\nbootstrap-server = "{broker}"\nstarting = "earliest"\n')
     command = [sys.executable, "-m", "share_spark.cli", "gateway", "--state", str(tmp_path / "state")]
     command += ["--config", str(settings), "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ExitStack() as if_it_fails:
+        if_it_fails.callback(process.kill)
         assert process.stdout is not None
         said = re.search(r"connect to 127\.0\.0\.1:(\d+)", process.stdout.readline())
         assert said is not None

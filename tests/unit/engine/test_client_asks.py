@@ -247,7 +247,7 @@ def test_nothing_is_acquired_past_the_end_of_the_log_that_the_engine_knows(world
     world._ask(0, fetch_of(A, tuple(LogBatch(first, first + 4) for first in (0, 5, 10, 15)), 100))
     engine.run()
     assert world.acquired(1) == [(0, 9, 1)]
-    past_the_end = world._ask(0, fetch_of(A, (LogBatch(10, 14),), 100))
+    past_the_end = world._ask(0, fetch_of(A, (LogBatch(10, 10),), 100))
     engine.run()
     assert world.acquired(past_the_end) == []
 
