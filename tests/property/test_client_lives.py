@@ -16,7 +16,7 @@ from share_spark.model.ids import client_owner
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import AcknowledgeType
 from tests.support.client_world import ClientWorld
-from tests.support.engine_world import Death, EngineLife
+from tests.support.engine_world import GROUP, Death, EngineLife
 from tests.support.examples import examples
 from tests.twins.memory import Moment, StateCommit
 
@@ -175,13 +175,12 @@ class Life:
         assert not any(one.number in self.world.clients.answers for one in asked)
         fetches = sum(one.answer is None and one.last >= 0 for one in asked)
         self.engine = self.begun_at_last()
-        states = self.states()
+        states, start = self.states(), self.start()
         for offset, (known, run) in enumerate(zip(self.books.records, states, strict=True)):
             if run is None:
-                assert known.is_finished or offset < self.world.state().start_offset or not known.count
-                self.books.records[offset] = known._replace(
-                    owner=None, is_finished=known.is_finished or offset < self.world.state().start_offset
-                )
+                is_finished = known.is_finished or offset < start
+                assert is_finished or not known.count
+                self.books.records[offset] = known._replace(owner=None, is_finished=is_finished)
                 continue
             assert known.count <= run.delivery_count <= known.count + fetches
             assert not known.is_finished or run.delivery_state.is_final
@@ -196,10 +195,15 @@ class Life:
             except Death:
                 continue
 
+    def start(self) -> int:
+        """Below it all is finished; 0 while the log has no state."""
+        found = self.world.state_log.state(GROUP).get(self.world.key())
+        return 0 if found is None else found[1].start_offset
+
     def states(self) -> list[InFlightBatch | None]:
         """The state of each record; None: below the window, or not acquired yet."""
         found: list[InFlightBatch | None] = [None] * len(self.books.records)
-        if self.world.state_log.commits and self.world.key() in self.world.state_log.state("billing"):
+        if self.world.key() in self.world.state_log.state(GROUP):
             for run in self.world.state().in_flight:
                 found[run.first_offset : run.last_offset + 1] = [run] * (run.last_offset - run.first_offset + 1)
         return found

@@ -39,6 +39,7 @@ SUBSTITUTIONS = {
 """And ``/lake``, which becomes a temporary directory."""
 
 NOT_RUN = {
+    "share-spark gateway": "serves clients until it is stopped; tests/unit/gateway/test_share_consumer.py does it",
     "share-spark exporter": "serves metrics until it is stopped; tests/unit/admin/test_exporter.py does it",
     "share-spark ui": "serves a page until it is stopped; tests/spark/test_web_commands.py does it",
     "make": "each is a test run, a benchmark or a demo of its own, and takes minutes",

@@ -19,8 +19,8 @@ class AdminTwin:
 
     start, stable, mark = 0, 7, 10
 
-    def describe(self, _topic: str) -> Any:
-        return SimpleNamespace(partitions=[SimpleNamespace(id=0)], topic_id=None)
+    def describe(self, topic: str) -> Any:
+        return SimpleNamespace(name=topic, partitions=[SimpleNamespace(id=0)], topic_id=None)
 
     def offsets(
         self, _topic: str, partitions: Iterable[int], specs: Iterable[Any], *, committed: bool
