@@ -171,12 +171,10 @@ class LocalFiles(StorageFiles):
             return None
 
     def total_size(self, directory: str) -> TotalSize:
-        sizes = [
-            (Path(at) / name).stat().st_size
-            for at, _, names in os.walk(_local(directory))
-            for name in names
-            if not _is_checksum(name)
-        ]
+        walk = os.walk(_local(directory))
+        found = (f"{at}/{name}" for at, _, names in walk for name in names if not _is_checksum(name))
+        # Other programs write beside us: a file may go between the two looks.
+        sizes = [size for path in found if (size := self.size(path)) is not None]
         return TotalSize(len(sizes), sum(sizes))
 
     def shows_partial_writes(self, path: str) -> bool:  # noqa: ARG002 - of any

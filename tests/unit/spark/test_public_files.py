@@ -1,0 +1,27 @@
+"""Files of a storage that are looked at without Spark, while others write there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from share_spark.spark.public_files import LocalFiles
+
+
+def test_a_file_that_goes_while_the_sizes_are_added_up_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stays").write_bytes(b"12345")
+    (tmp_path / "goes.tmp").write_bytes(b"123")
+    walk = os.walk
+
+    def walked(directory: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        found = list(walk(directory))
+        (tmp_path / "goes.tmp").unlink()
+        yield from found
+
+    monkeypatch.setattr("share_spark.spark.public_files.os.walk", walked)
+    assert LocalFiles().total_size(str(tmp_path)) == (1, 5)
