@@ -16,7 +16,6 @@ from share_spark.gateway.apis import DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.message_maker import make_message
 from share_spark.gateway.served_groups import ServedGroups
-from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.model.dynamic_config import ConfigEntry, ConfigSource
 from share_spark.model.errors import ErrorCode, ShareError
 
@@ -43,7 +42,6 @@ class ConfigAdmin:
     """The answers to requests about configs."""
 
     groups: ServedGroups
-    stored: StoredGroups
 
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DescribeConfigs."""
@@ -57,7 +55,7 @@ class ConfigAdmin:
     def _described(self, resource: Any, include_synonyms: bool) -> dict[str, Any]:
         try:
             self._check(resource)
-            found = self.stored.configs(resource.resource_name)
+            found = self.groups.stored.configs(resource.resource_name)
         except ShareError as fault:
             return {**_outcome(resource, fault), "configs": ()}
         wanted = resource.configuration_keys
@@ -76,7 +74,7 @@ class ConfigAdmin:
         try:
             self._check(resource)
             _check_operations(resource.configs)
-            self.stored.alter_configs(
+            self.groups.stored.alter_configs(
                 resource.resource_name,
                 {one.name: one.value or "" for one in resource.configs if one.config_operation == _SET},
                 [one.name for one in resource.configs if one.config_operation == _DELETE],

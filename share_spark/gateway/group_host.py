@@ -148,17 +148,17 @@ class GroupHost:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no engine was begun, or asked for, since the beginning or the last change."""
+        """Return whether no engine was begun, or asked for, since the beginning or the last change."""
         return self._thread is None and not self._wanted
 
     @property
     def is_running(self) -> bool:
-        """Whether an engine runs, or follows one that has ended by a fault."""
+        """Return whether an engine runs, or follows one that has ended by a fault."""
         return (thread := self._thread) is not None and thread.is_alive()
 
     @property
     def was_replaced(self) -> bool:
-        """Whether another engine has the group now."""
+        """Return whether another engine has the group now."""
         return isinstance(self._fault, FencedError)
 
     def end(self) -> None:

@@ -36,8 +36,12 @@ class KnownGroups:
     """All groups. Its methods are for the thread of the event loop."""
 
     groups: ServedGroups
-    stored: StoredGroups
     catalog: TopicCatalog
+
+    @property
+    def stored(self) -> StoredGroups:
+        """The place of their state."""
+        return self.groups.stored
 
     async def all(self) -> list[KnownGroup]:
         """Return all groups, by their names. Raises ConfigError, StateError, TopicUnreachableError."""

@@ -43,9 +43,9 @@ class Service:
     def __init__(self, groups: ServedGroups, catalog: TopicCatalog, node: Address) -> None:
         self._groups, self._catalog, self.node = groups, catalog, node
         self._shares = ShareService(groups, catalog)
-        known = KnownGroups(groups, groups.stored, catalog)
+        known = KnownGroups(groups, catalog)
         group_admin, offset_admin = GroupAdmin(known), OffsetAdmin(known)
-        config_admin, topic_admin = ConfigAdmin(groups, groups.stored), TopicAdmin(catalog)
+        config_admin, topic_admin = ConfigAdmin(groups), TopicAdmin(catalog)
         self._answers: dict[int, Callable[[RequestContext, Any], Awaitable[Answer]]] = {
             apis.METADATA.key: self._metadata,
             apis.FIND_COORDINATOR.key: self._find_coordinator,

@@ -14,7 +14,7 @@ from share_spark.coordinator import sessions
 from share_spark.coordinator.fault import Fault
 from share_spark.coordinator.sessions import FetchLimits, SessionKey, SessionStep, ShareAcknowledge, ShareSession
 from share_spark.gateway.cluster_answers import NODE_ID
-from share_spark.gateway.group_clients import Fetch, FetchedRecords
+from share_spark.gateway.group_clients import Acknowledgements, Fetch, FetchedRecords
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.served_groups import ServedGroup, ServedGroups
 from share_spark.gateway.share_fetch_answer import ShareFetchAnswer
@@ -56,7 +56,8 @@ class ShareService:
     async def fetch(self, context: RequestContext, request: Any) -> ShareFetchAnswer:
         """Answer a ShareFetch."""
         group, key = self.groups.get(request.group_id or ""), _session_key(request)
-        asked = _share_fetch(request)
+        acknowledged = acknowledged_in(key.group_id, request.topics)
+        asked = _share_fetch(request, acknowledged)
         if group is None:
             return await _refused_fetch(_NO_GROUP, asked.limits)
         step = sessions.fetch(
@@ -68,7 +69,7 @@ class ShareService:
         if isinstance(step, Fault):
             return await _refused_fetch(step, asked.limits)
         self._put(key, step.session, context.connection_id)
-        results = await self._results(group, step, _fetch_of(request, step))
+        results = await self._results(group, step, _fetch_of(request, acknowledged, step))
         return await self._answered(group, key, step, results)
 
     async def acknowledge(self, context: RequestContext, request: Any) -> ResponsePayload:
@@ -82,7 +83,7 @@ class ShareService:
         if isinstance(step, Fault) or group is None:
             return acknowledge_refusal(context.api_version, *step)
         self._put(key, step.session, context.connection_id)
-        results = await self._results(group, step, _fetch_of(request, step))
+        results = await self._results(group, step, _fetch_of(request, acknowledged, step))
         lock_duration_ms = group.clients.lock_duration_ms
         return acknowledge_answer(context.api_version, _of(step.acknowledge, results), lock_duration_ms)
 
@@ -154,7 +155,7 @@ def _session_key(request: Any) -> SessionKey:
     return SessionKey(request.group_id or "", request.member_id or "", NODE_ID)
 
 
-def _share_fetch(request: Any) -> sessions.ShareFetch:
+def _share_fetch(request: Any, acknowledged: Acknowledgements) -> sessions.ShareFetch:
     group_id = request.group_id or ""
     return sessions.ShareFetch(
         member_id=request.member_id or "",
@@ -167,14 +168,13 @@ def _share_fetch(request: Any) -> sessions.ShareFetch:
         ),
         partitions=partitions_in(group_id, request.topics),
         forgotten=forgotten_in(group_id, request.forgotten_topics_data),
-        acknowledged=tuple(acknowledged_in(group_id, request.topics)),
+        acknowledged=tuple(acknowledged),
         renews=getattr(request, "is_renew_ack", False),
     )
 
 
-def _fetch_of(request: Any, step: SessionStep) -> Fetch:
+def _fetch_of(request: Any, acknowledged: Acknowledgements, step: SessionStep) -> Fetch:
     """Return what a request wants of the group. Only a ShareFetch has limits; earlier versions lack some fields."""
-    acknowledged = acknowledged_in(request.group_id or "", request.topics)
     wanted = Fetch(
         owner=client_owner(request.member_id),
         acknowledged={key: acknowledged[key] for key in step.acknowledge},

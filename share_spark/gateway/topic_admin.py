@@ -57,19 +57,24 @@ class TopicAdmin:
             raise
         except TopicError:
             ends = {}
-        return {"name": topic.name, "partitions": [self._offset(topic.name, one, ends) for one in topic.partitions]}
+        # One look for all partitions: it opens files, or asks the cluster.
+        since_ms = {one.timestamp for one in topic.partitions if one.timestamp >= 0 and one.partition_index in ends}
+        since = {at_ms: self.catalog.log.offsets_at(topic.name, at_ms) for at_ms in since_ms}
+        return {"name": topic.name, "partitions": [_offset(one, ends, since) for one in topic.partitions]}
 
-    def _offset(self, topic: str, one: Any, ends: Mapping[int, LogEnds]) -> dict[str, Any]:
-        end = ends.get(one.partition_index)
-        if end is None:
-            return _listed(one.partition_index, WireError.unknown_topic_or_partition, _NO_OFFSET)
-        if one.timestamp in (_LATEST, _EARLIEST):
-            offset = end.end_offset if one.timestamp == _LATEST else end.log_start_offset
-            return _listed(one.partition_index, WireError.none, offset)
-        if one.timestamp < 0:
-            return _listed(one.partition_index, WireError.invalid_request, _NO_OFFSET)
-        since = self.catalog.log.offsets_at(topic, one.timestamp)[one.partition_index]
-        return _listed(one.partition_index, WireError.none, since if since < end.end_offset else _NO_OFFSET)
+
+def _offset(one: Any, ends: Mapping[int, LogEnds], since: Mapping[int, Mapping[int, int]]) -> dict[str, Any]:
+    """Return the offset of a partition. ``since``: first offsets by the times that were asked for, and partition."""
+    end = ends.get(one.partition_index)
+    if end is None:
+        return _listed(one.partition_index, WireError.unknown_topic_or_partition, _NO_OFFSET)
+    if one.timestamp in (_LATEST, _EARLIEST):
+        offset = end.end_offset if one.timestamp == _LATEST else end.log_start_offset
+        return _listed(one.partition_index, WireError.none, offset)
+    if one.timestamp < 0:
+        return _listed(one.partition_index, WireError.invalid_request, _NO_OFFSET)
+    offset = since[one.timestamp][one.partition_index]
+    return _listed(one.partition_index, WireError.none, offset if offset < end.end_offset else _NO_OFFSET)
 
 
 def _listed(partition: int, error: WireError, offset: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.journal import OUTPUT, Journal
@@ -23,9 +23,6 @@ from share_spark.model.errors import SinkError, StateError
 from share_spark.model.ids import BatchStamp
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
-
-if TYPE_CHECKING:
-    pass
 
 
 class SinkTarget(NamedTuple):
