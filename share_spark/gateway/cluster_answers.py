@@ -13,8 +13,8 @@ from kio.static.protocol import ResponsePayload
 from share_spark.coordinator.group import TopicMetadata
 from share_spark.gateway.apis import DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
 from share_spark.gateway.message_maker import make_message
-from share_spark.gateway.topic_catalog import uuid_of
 from share_spark.kafka.broker_connection import Address
+from share_spark.kafka.topic_ids import uuid_of
 
 NODE_ID = 1
 _CLUSTER_ID = "share_spark"

@@ -25,7 +25,7 @@ from share_spark.coordinator.group import (
 )
 from share_spark.gateway.apis import SHARE_GROUP_HEARTBEAT
 from share_spark.gateway.message_maker import make_message
-from share_spark.gateway.topic_catalog import uuid_of
+from share_spark.kafka.topic_ids import uuid_of
 from share_spark.model.errors import ErrorCode
 
 

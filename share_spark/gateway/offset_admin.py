@@ -24,7 +24,7 @@ from share_spark.gateway.apis import (
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.known_groups import KnownGroups, required
 from share_spark.gateway.message_maker import make_message
-from share_spark.gateway.topic_catalog import uuid_of
+from share_spark.kafka.topic_ids import uuid_of
 from share_spark.model.errors import ErrorCode, ShareError
 from share_spark.model.ids import SharePartitionKey
 

@@ -23,8 +23,9 @@ from share_spark.gateway.offset_admin import OffsetAdmin
 from share_spark.gateway.served_groups import ServedGroups
 from share_spark.gateway.share_service import ShareService
 from share_spark.gateway.topic_admin import TopicAdmin
-from share_spark.gateway.topic_catalog import TopicCatalog, topic_id_of
+from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.kafka.broker_connection import Address
+from share_spark.kafka.topic_ids import topic_id_of
 from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
 
 _log = logging.getLogger(__name__)

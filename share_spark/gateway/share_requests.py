@@ -15,7 +15,7 @@ from share_spark.gateway.cluster_answers import NODE_ID
 from share_spark.gateway.group_clients import FetchedRecords
 from share_spark.gateway.message_maker import make_message
 from share_spark.gateway.share_fetch_answer import AcquiredRange, FetchedPartition, FetchedTopic, ShareFetchAnswer
-from share_spark.gateway.topic_catalog import topic_id_of, uuid_of
+from share_spark.kafka.topic_ids import topic_id_of, uuid_of
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition.kafka_modes import TypedBatch

@@ -17,7 +17,8 @@ from share_spark.gateway.apis import DESCRIBE_TOPIC_PARTITIONS, LIST_OFFSETS
 from share_spark.gateway.cluster_answers import described_partition
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.message_maker import make_message
-from share_spark.gateway.topic_catalog import TopicCatalog, uuid_of
+from share_spark.gateway.topic_catalog import TopicCatalog
+from share_spark.kafka.topic_ids import uuid_of
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.ids import LogEnds
 

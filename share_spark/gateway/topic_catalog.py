@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-from uuid import UUID
 
 from share_spark.coordinator.group import TopicMetadata
 from share_spark.engine.ports import TopicDescription
@@ -74,14 +72,3 @@ class TopicCatalog:
         if not wanted <= self._names.keys():
             self.all()
         return {topic_id: self._names[topic_id] for topic_id in wanted if topic_id in self._names}
-
-
-def uuid_of(topic_id: str) -> UUID:
-    """Return the topic id as it is on the wire; ours is its text, as Kafka's tools print it."""
-    return UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
-
-
-def topic_id_of(wire_id: UUID | None) -> str:
-    """Undo ``uuid_of``. None is the zero id, which no topic has."""
-    content = bytes(16) if wire_id is None else wire_id.bytes
-    return base64.urlsafe_b64encode(content).decode().rstrip("=")

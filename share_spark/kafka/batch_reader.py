@@ -16,13 +16,14 @@ from confluent_kafka import Node
 from kio.schema.errors import ErrorCode
 
 from share_spark.engine.batch_reader import RecordBatch
-from share_spark.kafka.broker_admin import BrokerAdmin, topic_uuid
+from share_spark.kafka.broker_admin import BrokerAdmin, topic_id_text
 from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.fetch import AbortedTransaction, Fetched, FetchPlace, fetch
 from share_spark.kafka.open_connections import OpenConnections
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.record_batches import batch_headers
+from share_spark.kafka.topic_ids import NO_TOPIC_ID, uuid_of
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 
@@ -86,7 +87,7 @@ class KafkaBatchReader:
         if (known := self._leaders.get(at)) is not None:
             return known
         described = self._admin.describe(at.topic)
-        topic_id = topic_uuid(described.topic_id)
+        topic_id = uuid_of(topic_id_text(described.topic_id) or NO_TOPIC_ID)
         for one in described.partitions:
             leader: Node | None = one.leader  # None while one is elected, against its annotation
             if leader is not None:

@@ -6,7 +6,6 @@ just created) and which are not, and raises this project's errors for the latter
 
 from __future__ import annotations
 
-import base64
 import logging
 import threading
 import time
@@ -15,7 +14,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any, TypeVar
-from uuid import UUID
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -253,11 +251,6 @@ def topic_id_text(topic_id: Uuid | None) -> str | None:
     """
     text = str(topic_id or "").replace("+", "-").replace("/", "_")
     return text if text.strip("A") else None
-
-
-def topic_uuid(topic_id: Uuid | None) -> UUID:
-    """Return the id as it is in messages; zero for brokers that have no topic ids."""
-    return UUID(bytes=base64.urlsafe_b64decode(f"{topic_id_text(topic_id) or 22 * 'A'}=="))
 
 
 def at_timestamp(timestamp_ms: int) -> OffsetSpec:
