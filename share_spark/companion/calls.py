@@ -124,6 +124,7 @@ class Calls:
         if answer == Loss.NOT_ENTERED:
             self._waiting.bar(self._sent)
         handed.is_read = True
+        self._check_is_due |= handed.is_done  # quick calls end before the reading does
         handed.message = handed.message._replace(part=None, records=None)
         self._plan_turn()
 
@@ -340,7 +341,7 @@ class Calls:
     def _hold_back(self, held: Sequence[HeldBack]) -> None:
         """Give back records whose keys are held back."""
         for one, wait_ms in held:
-            one.handed.left -= 1
+            self._check_is_due |= one.handed.settle_one()
             self._give_back(one, wait_ms or None)
         if held:
             self._plan_turn()
@@ -352,11 +353,10 @@ class Calls:
 
     def _count(self, one: Waiting) -> None:
         """Count a record whose call has ended; after the last one of a hand-over the handler is judged."""
-        handed, contract = one.handed, self._judgement.contract
+        contract = self._judgement.contract
         contract.entered += 1
         contract.first_times += one.record.delivery_count == 1
-        handed.left -= 1
-        self._check_is_due |= not handed.left and handed.is_read
+        self._check_is_due |= one.handed.settle_one()
 
     def _check(self, handler: Handler) -> None:
         self._check_is_due = False

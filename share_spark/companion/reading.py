@@ -57,6 +57,16 @@ class Handed:
     is_forgotten: bool = False
     seen: dict[TopicPartition, list[Offsets]] = field(default_factory=dict)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all was read, and each record has an answer."""
+        return self.is_read and not self.left
+
+    def settle_one(self) -> bool:
+        """Count a record that has its answer; return whether it was the last one."""
+        self.left -= 1
+        return self.is_done
+
     def note_read(self, offsets: dict[TopicPartition, Offsets]) -> None:
         for at, some in offsets.items():
             self.seen.setdefault(at, []).append(some)

@@ -47,11 +47,15 @@ class Driver:
         self.calls = Calls(asyncio.get_running_loop(), begin, self.ledger, self.sent.append, self.faults.append)
 
     def hand_over(self, number: int, first: int, last: int) -> None:
+        self.begin_hand_over(number, first, last)()
+
+    def begin_hand_over(self, number: int, first: int, last: int) -> Callable[[], None]:
+        """Hand over and read all records; the function returned ends the reading."""
         handed = Handed(message=hand_over(number, first, last))
         self.calls.expect(handed)
         for read in read_batches(handed, record_schema(HANDLER_COLUMNS), 1_000):
             self.calls.take(handed, read)
-        self.calls.end_of(handed)
+        return lambda: self.calls.end_of(handed)
 
     @property
     def answers(self) -> dict[int, int]:
@@ -97,6 +101,22 @@ def test_calls_that_do_not_end_in_time_have_waited(tmp_path: Path) -> None:
 
     asyncio.run(play())
     assert read_entries(tmp_path / "0").status.tolist() == [CallStatus.ACCEPTED, *[CallStatus.WAITED] * 3, 0]
+
+
+def test_a_handler_is_judged_also_if_its_calls_end_before_the_reading_does(tmp_path: Path) -> None:
+    async def handle(record: Record) -> Any:
+        return 17
+
+    async def play() -> None:
+        async with driver(tmp_path, handle, Limits(5, 60_000)) as made:
+            end_reading = made.begin_hand_over(1, 0, 19)
+            await made.until(lambda: len(made.answers) == 20)
+            assert not made.faults
+            end_reading()
+            await made.until(lambda: made.faults)
+            assert "broke its contract on each record: answered 17" in str(made.faults[0])
+
+    asyncio.run(play())
 
 
 def test_the_first_answer_leaves_at_once_and_others_together(tmp_path: Path) -> None:
