@@ -6,8 +6,8 @@ So is a wrong *return value* for a record: an unknown acknowledgement, output th
 that raises when it is inspected. A result that breaks the contract of a batch as a whole (a wrong length, no
 acknowledgements at all) is a HandlerError, which ends the query.
 
-Each call is noted before and after it (``ledger``), and no call begins once the time budget is used up: the remaining
-records are NOT_ENTERED. No Spark here.
+Each call is noted before and after it (``ledger``), and no call begins once the time budget is used up, or the engine
+stops: the remaining records are NOT_ENTERED. No Spark here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import pyarrow as pa
 from share_spark.delivery.judging import Contract, judged
 from share_spark.delivery.ledger import STATUS_OF, CallLedger, CallStatus
 from share_spark.delivery.output_rows import OutputRows, RecordAnswers
+from share_spark.engine.record_reader import never_stops
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.handlers.batch_answers import batch_answers, table_columns
 from share_spark.handlers.costs import CostError, CostFunction, estimate, estimates
@@ -42,6 +43,8 @@ from share_spark.model.requests import Loss
 
 if TYPE_CHECKING:
     from share_spark.delivery.key_batches import BatchOrder
+
+_LOOK_EVERY_S = 0.1  # whether the engine stops
 
 FIRST_SLICE = 64
 """The records of the first call of a batch handler whose pace is not known."""
@@ -65,14 +68,16 @@ class CallOutcome:
 class Calls(Contract):
     """The calls of one task: their time limit, their notes, their measured pace.
 
-    ``until``: when the budget is used up (``time.monotonic``). ``seconds_per_record``: how long a record has taken this
-    handler before, None if that is not known. ``in_turn``: batches of one record. ``order``: by the keys of the present
-    batch, None if there is no order. ``cost``: of all records (``costs``), ``estimate``: of the present one.
+    ``until``: when the budget is used up (``time.monotonic``). ``is_stopping``: whether the engine stops; this looks at
+    the file system. ``seconds_per_record``: how long a record has taken this handler before, None if that is not known.
+    ``in_turn``: batches of one record. ``order``: by the keys of the present batch, None if there is no order.
+    ``cost``: of all records (``costs``), ``estimate``: of the present one.
     """
 
     limit: TimeLimit
     ledger: CallLedger | None = None
     until: float = math.inf
+    is_stopping: Callable[[], bool] = never_stops
     seconds_per_record: float | None = None
     in_turn: bool = False
     order: BatchOrder | None = None
@@ -80,11 +85,13 @@ class Calls(Contract):
     cost: float = 0.0
     estimate: float = 0.0
 
+    def are_over(self, now: float) -> bool:
+        """Return whether no call may begin any more."""
+        return now >= self.until or self.is_stopping()
+
     def begin(self, batch: pa.RecordBatch) -> memoryview:
         """Return one byte for the status of each record."""
-        if self.ledger is None:
-            return memoryview(bytearray(batch.num_rows))
-        return self.ledger.begin(batch)
+        return memoryview(bytearray(batch.num_rows)) if self.ledger is None else self.ledger.begin(batch)
 
     def note_errors(self, errors: dict[int, str]) -> None:
         if self.ledger is not None:
@@ -133,7 +140,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
     for position, record in found.numbered(batch):
         now = clock()
         if now >= next_look:
-            if now >= calls.until:
+            if calls.are_over(now):
                 break
             next_look = found.look(now)
         # The status before the call: if the worker is lost during it, the ledger shows which record was in the handler.
@@ -189,7 +196,7 @@ class _RecordResults:
 
     def look(self, now: float) -> float:
         """Renew the time limit, write output rows that have waited; return when to look again."""
-        again = min(self.calls.until, self.calls.limit.begin(now))
+        again = min(self.calls.until, self.calls.limit.begin(now), now + _LOOK_EVERY_S)
         return again if self.rows is None else min(again, self.rows.write(now))
 
     def call_of(self, handler: Handler) -> Callable[[Record], Any]:
@@ -273,11 +280,10 @@ def _slices(batch: pa.RecordBatch, calls: Calls) -> Iterator[pa.RecordBatch]:
     known."""
     at = 0
     while at < batch.num_rows:
-        left_s = calls.until - time.monotonic()
-        if left_s <= 0:
-            return
-        size = min(batch.num_rows - at, _slice_size(left_s, calls))
         began = time.monotonic()
+        if calls.are_over(began):
+            return
+        size = min(batch.num_rows - at, _slice_size(calls.until - began, calls))
         yield batch.slice(at, size)
         calls.seconds_per_record = (time.monotonic() - began) / size
         at += size

@@ -98,7 +98,7 @@ class SparkDelivery(DeliveryAtOnce, LedgerDelivery):
 
     def start(self, claim: Claim) -> None:
         """Begin. Workers keep their ledgers beside the state log."""
-        self._sources.stop_sign = self._ledgers.start(self.spark, claim).stop_sign
+        self._sources.is_stopping = self._ledgers.start(self.spark, claim).is_stopping
         if self.ordered or not self._ledgers.are_written:
             # A large record would hold back its key. What a handler of frames sends to Python is not looked at.
             set_limit(self.spark)
@@ -117,7 +117,7 @@ class SparkDelivery(DeliveryAtOnce, LedgerDelivery):
         self._kept.clear()
 
     def stop_waiting(self) -> None:
-        """Tell workers that read the topics themselves; a wait inside Spark's source goes on."""
+        """Tell workers to begin no more calls, and to wait for no topic; a wait inside Spark's source goes on."""
         self._ledgers.show_stop_sign()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Directories of ledgers: one for each member of a group, in it one for the present delivery, in it a file per task.
 
     <state log>/_share_spark/ledgers/<group>/<member>/boot          boot id of the machine that wrote here
+                                                     /stop          is there once its workers are to stop
                                                      /<delivery>/<task>
 
 They are beside the state if that is on a file system that all machines of the job see as files, so that a repeat of a
@@ -29,6 +30,8 @@ LEDGERS = "ledgers"
 work."""
 
 _MOST_TRIES = 3
+
+_STOP_SIGN = "stop"
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -75,16 +78,19 @@ class LedgerPlace:
             return None
         return str(self._group_directory(KEPT_RECORDS) / self.member_id)
 
-    @property
-    def stop_sign(self) -> str | None:
-        """The file that tells workers that the engine stops; None if they would not see it."""
-        return str(self._group_directory() / self.member_id / "stop") if self.outlives_us else None
-
-    def show_stop_sign(self) -> None:
-        """Write the file if that is possible; a worker that does not see it waits to the end."""
-        if self.stop_sign is not None:
+    def show_stop_sign(self, member_id: str) -> None:
+        """Tell the workers of a member to begin no more calls, and to wait for nothing, if that is possible; those that
+        do not see it go on to their end."""
+        own = self._group_directory() / member_id
+        if self.outlives_us and own.is_dir():
             with suppress(OSError):
-                Path(self.stop_sign).touch()
+                (own / _STOP_SIGN).touch()
+
+    def is_stopping(self) -> bool:
+        """Return whether a worker of this engine is to stop: the engine stops, or another one has taken its place, and
+        perhaps has removed what was left of it."""
+        own = self._group_directory() / self.member_id
+        return self.outlives_us and ((own / _STOP_SIGN).exists() or not own.is_dir())
 
     def clear(self) -> None:
         """Remove the ledgers: the last delivery is over."""

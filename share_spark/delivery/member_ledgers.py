@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LAST_CALLS_S = 25.0
-"""The longest wait for calls of a dead engine: a companion process gives them less after the end of its driver."""
+"""The longest wait for calls of an engine before: a companion process gives them less after the end of its driver."""
 
 _LOOK_AGAIN_S = 0.2
 
@@ -69,9 +68,13 @@ class MemberLedgers:
             yield left.calls
 
     def _wait_for_last_calls(self) -> None:
-        """Wait for companion processes of engines that have died: calls that run come to their end, for a while."""
+        """Wait for workers and companion processes that have outlived their engines: calls that run come to their end,
+        for a while, and no more begin."""
         until = time.monotonic() + _LAST_CALLS_S
-        written = [file for member in self.place.others() for file in _of_companions(self.place, member)]
+        for member in self._others:
+            self.place.show_stop_sign(member)
+        ledgers = (at for member in self.place.others() for at in self.place.deliveries(member))
+        written = [file for directory in ledgers for file in task_files(directory)]
         while written and time.monotonic() < until:
             written = [file for file in written if is_written(file)]
             if written:
@@ -100,7 +103,7 @@ class MemberLedgers:
     def show_stop_sign(self) -> None:
         """Tell workers that read the topics themselves, from any thread."""
         if self._place is not None:
-            self._place.show_stop_sign()
+            self._place.show_stop_sign(self._place.member_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,12 +123,6 @@ class LedgerDelivery:
     def forget_traces(self) -> None:
         """See ``Delivery``."""
         self._ledgers.forget_others()
-
-
-def _of_companions(place: LedgerPlace, member: str) -> Iterator[Path]:
-    """Yield the ledgers that calls of many records at a time have left: they have a cell."""
-    for directory in place.deliveries(member):
-        yield from (file for file in task_files(directory) if Path(f"{file}.cell").exists())
 
 
 def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +23,17 @@ import pyarrow as pa
 
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import DELIVERY_COUNT, FIRST, LAST, AcquiredRanges, Ranges
-from share_spark.engine.record_reader import RecordPart, RecordReader
+from share_spark.engine.record_reader import RecordPart, RecordReader, never_stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderInput:
     """A TaskInput. ``parts``: the RecordPart of each task, pickled, as a task opens its own only; they may hold
-    secrets. ``most_rows``: of a batch. ``stop_sign``: a file that ends all waiting once it exists."""
+    secrets. ``most_rows``: of a batch. ``is_stopping``: ends all waiting."""
 
     parts: tuple[bytes, ...] = field(repr=False)
     most_rows: int
-    stop_sign: str | None = None
+    is_stopping: Callable[[], bool] = never_stops
 
     @classmethod
     def of(
@@ -44,21 +43,18 @@ class ReaderInput:
         *,
         tasks: int,
         most_rows: int,
-        stop_sign: str | None = None,
+        is_stopping: Callable[[], bool] = never_stops,
     ) -> ReaderInput:
         """Give each task an equal part."""
         parts = (reader.part(some) for some in in_equal_parts(acquired, tasks))
         pickled = tuple(pickle.dumps(part, protocol=5) for part in parts)
-        return cls(parts=pickled, most_rows=most_rows, stop_sign=stop_sign)
+        return cls(parts=pickled, most_rows=most_rows, is_stopping=is_stopping)
 
     def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See ``TaskInput``. Raises as ``RecordPart.batches``."""
         if task < len(self.parts):
             part: RecordPart = pickle.loads(self.parts[task])
-            yield from part.batches(schema, self.most_rows, self._is_stopping)
-
-    def _is_stopping(self) -> bool:
-        return self.stop_sign is not None and Path(self.stop_sign).exists()
+            yield from part.batches(schema, self.most_rows, self.is_stopping)
 
 
 def in_equal_parts(acquired: Iterable[AcquiredSpan], parts: int) -> list[list[AcquiredSpan]]:

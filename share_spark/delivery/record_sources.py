@@ -4,7 +4,7 @@ workers, and the topic log as read by Spark. Each record comes from one of them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +16,7 @@ from share_spark.delivery.reader_input import ReaderInput
 from share_spark.delivery.task_inputs import TaskInput
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ports import TopicLog
-from share_spark.engine.record_reader import RecordReader
+from share_spark.engine.record_reader import RecordReader, never_stops
 from share_spark.model.ids import TopicPartition
 from share_spark.spark.schemas import ARROW_ROWS
 
@@ -24,12 +24,12 @@ from share_spark.spark.schemas import ARROW_ROWS
 @dataclass(slots=True, kw_only=True)
 class RecordSources:
     """The sources of one engine. If ``kept`` is ``ordered``, all records of a key come to one task, in the order of
-    their offsets. ``stop_sign``: as in ``LedgerPlace``."""
+    their offsets. ``is_stopping``: tells workers, where it is sent, whether to wait for nothing more."""
 
     spark: SparkSession
     log: TopicLog
     kept: KeptRows
-    stop_sign: str | None = None
+    is_stopping: Callable[[], bool] = never_stops
     _markers: dict[int, DataFrame] = field(default_factory=dict)
 
     def by_spark(self, acquired: Sequence[AcquiredSpan], tasks: int) -> DataFrame:
@@ -82,7 +82,7 @@ class RecordSources:
         return self.log.for_workers(self.spark, spans, ordered=self.kept.ordered) if spans else None
 
     def _read(self, reader: RecordReader, spans: Sequence[AcquiredSpan], tasks: int) -> TaskInput:
-        return ReaderInput.of(reader, spans, tasks=tasks, most_rows=self._most_rows, stop_sign=self.stop_sign)
+        return ReaderInput.of(reader, spans, tasks=tasks, most_rows=self._most_rows, is_stopping=self.is_stopping)
 
     @property
     def _most_rows(self) -> int:

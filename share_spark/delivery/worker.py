@@ -293,6 +293,7 @@ class _TaskRun:
             ledger=self.ledger,
             seconds_per_record=terms.seconds_per_record,
             in_turn=terms.in_turn,
+            is_stopping=self.task.place.is_stopping,
         )
 
     def _loss_of_all(self, batch: pa.RecordBatch, has_entries: bool) -> Loss | None:
@@ -309,7 +310,7 @@ class _TaskRun:
 
     def _outcome(self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None) -> CallOutcome:
         """Call the handler. Raises HandlerError, StateError (the ledger), and ShareError for a fault of our own."""
-        if loss is None and time.monotonic() >= calls.until:
+        if loss is None and calls.are_over(time.monotonic()):
             loss = Loss.NOT_ENTERED
         if loss is not None:
             text = WORKER_LOST if loss is Loss.UNKNOWN else None

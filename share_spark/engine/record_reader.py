@@ -25,6 +25,11 @@ class RecordPart(Protocol):
         ...
 
 
+def never_stops() -> bool:
+    """Return False: nobody will ask to stop."""
+    return False
+
+
 class RecordReader(Protocol):
     """Reads acquired records in Python workers."""
 

@@ -33,7 +33,7 @@ from share_spark.engine.acquired_positions import AcquiredPositions
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ports import OffsetSpan
 from share_spark.engine.ranges import FIRST, AcquiredRanges, laid
-from share_spark.engine.record_reader import in_schema
+from share_spark.engine.record_reader import in_schema, never_stops
 from share_spark.engine.spans import covering_spans
 from share_spark.kafka.options import KafkaOptions, without_secrets
 from share_spark.model.errors import TopicError, TopicUnreachableError
@@ -93,7 +93,7 @@ class KafkaReader:
             consumer.list_topics(topic, self.timeout_ms / 1_000)
 
     def read(
-        self, spans: Sequence[OffsetSpan], columns: Collection[str], is_stopping: Callable[[], bool] = lambda: False
+        self, spans: Sequence[OffsetSpan], columns: Collection[str], is_stopping: Callable[[], bool] = never_stops
     ) -> Iterator[ReadRecords]:
         """Yield the records inside ``spans``, which do not overlap; those of a partition ascend. Raises TopicError;
         TopicUnreachableError (no record for ``timeout_ms``, or for a second if it has to stop)."""

@@ -1,8 +1,9 @@
 """Calls that crashes cost: engines, workers and companions are killed again and again; calls per record.
 
 One program has two queries, a handler of 2 ms in Spark's workers and one that waits for 1 s, with output rows. It is
-killed 30 times, and before each second time one of its workers and its companion. The handlers note each call when it
-begins, and when it ends. 1 is a service that is asked once for each record, and once more for each that it refused.
+killed 30 times. Before each second time its companion is killed, and one of its workers or, in turn, the parent of all
+workers: Spark's daemon, without which they outlive their engine. The handlers note each call when it begins, and when
+it ends. 1 is a service that is asked once for each record, and once more for each that it refused.
 
 A call that runs when its own process is killed has to be made again, whatever is noted where: that is the floor. In a
 worker it is one call. In a companion it is each that waits, so these are counted by themselves. Those that run when the
@@ -138,7 +139,7 @@ def _killed(place: Path) -> int:
             _wait_for_calls(place, job)
             time.sleep(rng.uniform(0.2, 1.2))
             if kill % 2:
-                killed += _kill_workers(job)
+                killed += _kill_workers(job, is_parent=kill % 4 == 3)
                 time.sleep(1.5)
         finally:
             job.kill()
@@ -163,29 +164,11 @@ def _calls(file: Path) -> int:
     return file.read_bytes().count(b"began") if file.exists() else 0
 
 
-def _kill_workers(job: JobProcess) -> int:
-    """Kill one of the processes of Spark's worker daemon, and the companion. Return how many these were."""
-    below = list(_below(job.launcher.pid))
-    workers = [process for process in below if b"daemon" in _command(process)][1:2]
-    companions = [process for process in below if b"share_spark.companion.program" in _command(process)]
+def _kill_workers(job: JobProcess, *, is_parent: bool) -> int:
+    """Kill the companion and one of Spark's workers, or their parent. Return how many processes these were."""
+    parent, *workers = job.below("share_spark.spark.worker_daemon")
+    workers = [parent] if is_parent else workers[:1]
+    companions = job.below("share_spark.companion.program")
     for process in [*workers, *companions]:
         os.kill(process, signal.SIGKILL)
     return len(workers) + len(companions)
-
-
-def _below(process: int) -> Iterator[int]:
-    """Yield all processes that it has started, by any of its threads."""
-    try:
-        threads = [(task / "children").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
-    except OSError:
-        return
-    for child in (int(one) for children in threads for one in children.split()):
-        yield child
-        yield from _below(child)
-
-
-def _command(process: int) -> bytes:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -75,6 +76,31 @@ def test_engines_that_are_killed_repeat_only_the_calls_that_they_were_in(
         assert sorted(row.number for row in bills) == [n for n in range(RECORDS) if n % 100 != 99]
     states = read_state(spark, str(tmp_path / "state"), "billing").collect()
     assert [row.end_offset - row.start_offset for row in states] == [0, 0]
+
+
+def test_workers_that_outlive_their_engine_begin_nothing_once_the_next_one_is_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's daemon ends its workers with the driver. If it is killed as well, they work off their tasks."""
+    log = EmbeddedTopicLog(spark, str(tmp_path / "topics"))
+    log.create_topic("orders", 2)
+    log.append("orders", [Message(b"%d" % number, partition=number % 2) for number in range(RECORDS)])
+    (tmp_path / "billing.py").write_text(HANDLER.replace("0.005", "0.05"))
+    killed = run(tmp_path, "--option", "delivery.budget.ms=600000", *OUTPUT[False])
+    try:
+        wait_for_calls(tmp_path, 20, killed)
+        os.kill(killed.below("share_spark.spark.worker_daemon")[0], signal.SIGKILL)
+    finally:
+        killed.kill()
+    before = len(calls(tmp_path))
+    last = run(tmp_path, "--available-now", *OUTPUT[False])
+    try:
+        time.sleep(1)
+        assert len(calls(tmp_path)) > before, "they have gone on"
+        assert last.end() == 0, last.output
+    finally:
+        last.kill()
+    assert_calls(calls(tmp_path), 0)
 
 
 OUTPUT = {

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,10 @@ class JobProcess:
         """The other one of Python and the JVM."""
         return int(Path(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children").read_text().split()[0])
 
+    def below(self, module: str) -> list[int]:
+        """All Python processes below it that run this module, a parent before its children."""
+        return [process for process in _below(self.launcher.pid) if f"\0-m\0{module}\0".encode() in _command(process)]
+
     def send(self, number: signal.Signals, to: str) -> None:
         """To the ``launcher``, its ``child``, or (as a terminal's Ctrl-C) the whole ``group``."""
         if to == "group":
@@ -76,3 +81,21 @@ class JobProcess:
         if self.launcher.poll() is None:
             os.killpg(self.launcher.pid, signal.SIGKILL)
             self.launcher.wait()
+
+
+def _below(process: int) -> Iterator[int]:
+    """All processes that it has started, by any of its threads."""
+    try:
+        threads = [(task / "children").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
+    except OSError:
+        return
+    for child in (int(one) for children in threads for one in children.split()):
+        yield child
+        yield from _below(child)
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""

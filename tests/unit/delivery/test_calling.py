@@ -320,6 +320,25 @@ def test_off_the_main_thread_nothing_is_interrupted() -> None:
 # --------------------------------------------------------------------------------------------- budget of time
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_once_the_engine_stops_no_call_begins(is_batch: bool) -> None:
+    stops_at = time.monotonic() + 0.1
+    terms = {"is_stopping": lambda: time.monotonic() >= stops_at, "until": stops_at + 60}
+
+    def by_record(record: Record) -> None:
+        time.sleep(0.02)
+
+    def by_batch(batch: pa.RecordBatch) -> list[int]:
+        time.sleep(0.02 * batch.num_rows)
+        return [1] * batch.num_rows
+
+    handler = arrow_handler(by_batch) if is_batch else by_record
+    answers = answered(call(handler, batch_of(3 * FIRST_SLICE), terms).answers)
+    entered = answers.index(Loss.NOT_ENTERED)
+    assert answers == [1] * entered + [Loss.NOT_ENTERED] * (len(answers) - entered)
+    assert 1 <= entered <= FIRST_SLICE
+
+
 def test_past_the_budget_no_call_begins() -> None:
     terms = {"until": time.monotonic() + 0.1}
     answers = call(lambda _: time.sleep(0.03), batch_of(100), terms).answers

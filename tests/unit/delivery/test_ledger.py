@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ import pytest
 
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.member_ledgers import MemberLedgers
 from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.task_report import TaskReport
 from share_spark.delivery.traces import codes_of, left_calls, member_traces
 from share_spark.delivery.worker import HandlerTask, Terms
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
+from share_spark.engine.ports import Claim
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Handler, Record, arrow_handler, as_handler
 from share_spark.model.ids import TopicPartition
@@ -239,6 +242,50 @@ def test_a_trace_of_an_engine_that_died_in_a_handler(tmp_path: Path) -> None:
     worker = Worker(tmp_path, handle)
     worker.run()
     assert traces(worker.place) == {worker.place.member_id: [(0, 6, 1, Loss.FINISHED), (7, 7, 1, Loss.IN_HANDLER)]}
+
+
+def test_a_worker_stops_once_another_engine_takes_over_or_has_removed_what_was_left(tmp_path: Path) -> None:
+    place = LedgerPlace(group="group", member_id="one", shared=str(tmp_path / "ledgers"))
+    successor = replace(place, member_id="successor")
+    place.start()
+    ledger, _ = place.open("delivery", 0, None)
+    assert not place.is_stopping()
+    successor.show_stop_sign("one")
+    assert place.is_stopping()
+    (tmp_path / "ledgers" / "group" / "one" / "stop").unlink()
+    assert not place.is_stopping()
+    ledger.close()
+    successor.forget(["one"])
+    assert place.is_stopping()
+    successor.show_stop_sign("one")
+    assert not (tmp_path / "ledgers" / "group" / "one").exists()
+
+
+def test_the_next_engine_waits_for_a_worker_that_still_writes(tmp_path: Path) -> None:
+    """Its call ends within that time, and counts; it begins no other one."""
+
+    def slow(record: Record) -> None:
+        time.sleep(0.5)
+
+    worker = Worker(tmp_path, slow)
+    worker.place = LedgerPlace.beside(str(tmp_path), "log", "group", "one", one_machine=True)
+    worker.place.start()
+    child = os.fork()
+    if child == 0:
+        worker.run()
+        os._exit(0)
+    while not (tmp_path / "calls").exists():
+        time.sleep(0.01)
+    ledgers = MemberLedgers()
+    claim = Claim(
+        group_id="group", writer_epoch=2, run_id="run", member_id="successor", directory=str(tmp_path), log_id="log"
+    )
+    ledgers.start(None, claim)
+    (calls,) = ledgers.finished_calls()
+    entered = sum(worker.calls.values())
+    assert [run[:2] for run in calls.answered[AT]] == [(0, entered - 1)]
+    os.waitpid(child, 0)
+    assert sum(worker.calls.values()) == entered <= 3
 
 
 def finished(worker: Worker) -> list[FinishedCalls]:
