@@ -166,8 +166,9 @@ def _calls(file: Path) -> int:
 
 def _kill_workers(job: JobProcess, *, is_parent: bool) -> int:
     """Kill the companion and one of Spark's workers, or their parent. Return how many processes these were."""
-    parent, *workers = job.below("share_spark.spark.worker_daemon")
-    workers = [parent] if is_parent else workers[:1]
+    while len(workers := job.below("share_spark.spark.worker_daemon")) < 2:
+        time.sleep(0.05)
+    workers = workers[:1] if is_parent else workers[1:2]
     companions = job.below("share_spark.companion.program")
     for process in [*workers, *companions]:
         os.kill(process, signal.SIGKILL)

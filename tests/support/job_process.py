@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,14 +85,12 @@ class JobProcess:
 
 
 def _below(process: int) -> Iterator[int]:
-    """All processes that it has started, by any of its threads."""
-    try:
-        threads = [(task / "children").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
-    except OSError:
-        return
-    for child in (int(one) for children in threads for one in children.split()):
-        yield child
-        yield from _below(child)
+    """All processes that it has started, by any of its threads, which come and go."""
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _below(child)
 
 
 def _command(process: int) -> bytes:
