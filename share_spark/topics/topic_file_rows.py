@@ -18,25 +18,15 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from share_spark.engine.acquired_positions import AcquiredPositions
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import FIRST, LAST, AcquiredRanges, Offsets, ascending, laid, look_up
 from share_spark.engine.record_reader import in_schema
 from share_spark.model.ids import TopicPartition
+from share_spark.topics.decoded_files import MOST_BYTES, MOST_DECODED_ROWS, DecodedFile, DecodedFiles
 
-_MOST_BYTES = 64 << 20
-"""The most bytes of a batch."""
-
-_MOST_DECODED_ROWS = 10_000
-"""The most rows decoded at a time."""
-
-_FIRST_ROWS = 100
-"""The rows decoded to measure rows. The size of a row group does not show theirs: Parquet stores equal values once."""
-
-_SMALL_BYTES = 1 << 20
-"""The most bytes of a small file."""
+_FILES = DecodedFiles()
 
 _STORED = ("offset", "timestamp", "key", "value", "headers")
 """The columns of the files."""
@@ -109,7 +99,7 @@ class Pieces(NamedTuple):
             return
         wanted, columns = _Wanted.of(self), [name for name in _STORED if name == "offset" or name in schema.names]
         stored = (rows for number, piece in enumerate(self.each()) for rows in _rows_of(number, piece, columns))
-        parts = (_acquired(some, wanted) for some in _together(stored, _MOST_DECODED_ROWS))
+        parts = (_acquired(some, wanted) for some in _together(stored, MOST_DECODED_ROWS))
         slices = (one for part in parts for one in _slices(part, most_rows))
         for some in _together(slices, most_rows):
             yield _in_schema(some, schema)
@@ -133,14 +123,23 @@ def _rows_of(number: int, piece: FilePiece, columns: list[str]) -> Iterator[_Sto
     """Yield rows in the order of their offsets, except inside a small file."""
     topic = piece.files[0].partition.topic
     for files in _overlapping(piece.files):
-        opened = [_opened(file.path) for file in files]
-        if len(files) == 1 and _is_small(opened[0].metadata):
-            rows = opened[0].read(columns, use_threads=False)
-            yield _Stored(topic, rows, number, files[0].first_offset, files[0].last_offset)
-            continue
+        opened = [_FILES.take(file.path, columns) for file in files]
         first, last = min(file.first_offset for file in files), max(file.last_offset for file in files)
-        for rows in _picked_rows(opened, files, piece.ranges, columns):
+        at_once = len(files) == 1 and opened[0].is_small
+        found = _small_rows(opened[0], files[0], piece.ranges) if at_once else _picked_rows(opened, files, piece.ranges)
+        for rows in found:
             yield _Stored(topic, rows, number, first, last)
+        for file in opened if piece.ranges[-1, LAST] < last else ():
+            _FILES.give_back(file)
+
+
+def _small_rows(decoded: DecodedFile, file: RecordFile, ranges: AcquiredRanges) -> Iterator[pa.Table]:
+    first, last = ranges[0, FIRST], ranges[-1, LAST]
+    if first <= file.first_offset and file.last_offset <= last:
+        yield decoded.rows
+    else:
+        at = decoded.stretch(first, last)
+        yield decoded.rows.slice(at.start, at.stop - at.start)
 
 
 def _overlapping(files: Iterable[RecordFile]) -> Iterator[list[RecordFile]]:
@@ -155,40 +154,23 @@ def _overlapping(files: Iterable[RecordFile]) -> Iterator[list[RecordFile]]:
         yield some
 
 
-def _opened(path: str) -> pq.ParquetFile:
-    """Open a file. A small one is read in one piece: reads by pyarrow's own threads, a few for each file, would take
-    longer than decoding it."""
-    source = pa.OSFile(path, "rb")
-    if source.size() > _SMALL_BYTES:
-        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-    with source:
-        content = pa.BufferReader(source.read_buffer())
-    return pq.ParquetFile(content, coerce_int96_timestamp_unit="us", pre_buffer=False)
-
-
-def _is_small(metadata: pq.FileMetaData) -> bool:
-    """Return whether all of it may be decoded at once, even if each row is as large as all that is stored."""
-    stored = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return metadata.num_rows <= _MOST_DECODED_ROWS and metadata.num_rows * stored <= _MOST_BYTES
-
-
 # ---------------------------------------------------------------------------------- rows of files that are not small
 
 
 class _Picked(NamedTuple):
     """Wanted rows of a file, ascending by their number in the file."""
 
-    file: pq.ParquetFile
+    file: DecodedFile
     numbers: npt.NDArray[np.intp]
     offsets: Offsets
 
 
 def _picked_rows(
-    opened: Sequence[pq.ParquetFile], files: Sequence[RecordFile], ranges: AcquiredRanges, columns: list[str]
+    opened: Sequence[DecodedFile], files: Sequence[RecordFile], ranges: AcquiredRanges
 ) -> Iterator[pa.Table]:
     """Yield the acquired rows of files, in the order of their offsets; of files with mixed offsets all at once."""
-    found = [_picked(parquet, file, ranges) for parquet, file in zip(opened, files, strict=True)]
-    tables = (pa.Table.from_batches([batch]) for one in found for batch in _decoded(one, columns))
+    found = [_picked(decoded, file, ranges) for decoded, file in zip(opened, files, strict=True)]
+    tables = (pa.Table.from_batches([batch]) for one in found for batch in _decoded(one))
     offsets = np.concatenate([one.offsets for one in found])
     if (np.diff(offsets) > 0).all():
         yield from tables
@@ -200,32 +182,23 @@ def _as_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _picked(parquet: pq.ParquetFile, file: RecordFile, ranges: AcquiredRanges) -> _Picked:
-    offsets = parquet.read(["offset"]).column("offset").to_numpy()
+def _picked(decoded: DecodedFile, file: RecordFile, ranges: AcquiredRanges) -> _Picked:
+    at = decoded.stretch(ranges[0, FIRST], ranges[-1, LAST])
+    offsets = decoded.offsets[at]
     _, is_wanted = look_up(ranges[:, FIRST], ranges[:, LAST], offsets)
     is_wanted &= (file.first_offset <= offsets) & (offsets <= file.last_offset)
     numbers = np.flatnonzero(is_wanted)
-    return _Picked(parquet, numbers, offsets[numbers])
+    return _Picked(decoded, numbers + at.start, offsets[numbers])
 
 
-def _decoded(picked: _Picked, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield these rows with the ``columns`` that the file has."""
-    columns = [name for name in picked.file.schema_arrow.names if name in columns]
+def _decoded(picked: _Picked) -> Iterator[pa.RecordBatch]:
+    """Yield these rows."""
     begin = 0
-    for group in range(picked.file.num_row_groups):
-        size = picked.file.metadata.row_group(group).num_rows
+    for size, batches in picked.file.groups():
         low, high = np.searchsorted(picked.numbers, [begin, begin + size])
         if low < high:
-            yield from _numbered(_batches(picked.file, group, columns), picked.numbers[low:high] - begin)
+            yield from _numbered(batches, picked.numbers[low:high] - begin)
         begin += size
-
-
-def _batches(file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of the row group, in batches that are not too large."""
-    first = next(file.iter_batches(_FIRST_ROWS, [group], columns, use_threads=False))
-    bytes_per_row = first.nbytes // first.num_rows + 1
-    size = min(max(_MOST_BYTES // bytes_per_row, 1), _MOST_DECODED_ROWS)
-    return file.iter_batches(size, [group], columns, use_threads=False)
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], numbers: npt.NDArray[np.intp]) -> Iterator[pa.RecordBatch]:
@@ -282,12 +255,12 @@ _Rows = TypeVar("_Rows", _Stored, _Part)
 
 
 def _together(found: Iterable[_Rows], most_rows: int) -> Iterator[list[_Rows]]:
-    """Yield neighbours of one topic and one schema together, up to ``most_rows`` and _MOST_BYTES."""
+    """Yield neighbours of one topic and one schema together, up to ``most_rows`` and MOST_BYTES."""
     some: list[_Rows] = []
     rows = size = 0
     for one in found:
         more_rows, more_bytes = one.rows.num_rows, one.rows.nbytes
-        is_full = rows + more_rows > most_rows or size + more_bytes > _MOST_BYTES
+        is_full = rows + more_rows > most_rows or size + more_bytes > MOST_BYTES
         if some and (is_full or some[-1].topic != one.topic or not some[-1].rows.schema.equals(one.rows.schema)):
             yield some
             some, rows, size = [], 0, 0

@@ -26,7 +26,7 @@ from share_spark.engine.ranges import AcquiredRanges, offsets_in
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import LocalFiles
 from share_spark.spark.threads import TASK_COLUMN
-from share_spark.topics import topic_file_rows, topic_files
+from share_spark.topics import decoded_files, topic_file_rows, topic_files
 from share_spark.topics.topic_file_rows import RecordFile, TopicFileReader
 from share_spark.topics.topic_files import TopicFiles
 from tests.twins.memory import InMemoryTopicLog
@@ -189,7 +189,8 @@ def test_whatever_the_files_are(
         wanted.append(acquired(*((offset, offset, count) for offset, count in counts.items()), at=at))
         records |= {(*at, offset, b"%d" % offset, count) for offset, count in counts.items() if offset in there}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topic_file_rows, "_MOST_DECODED_ROWS", most_decoded)
+        for module in (topic_file_rows, decoded_files):
+            patch.setattr(module, "MOST_DECODED_ROWS", most_decoded)
         batches = [batch for some in taken(log, *wanted, tasks=tasks, most_rows=most_rows) for batch in some]
     names = ("topic", "partition", "offset", "key", "delivery_count")
     found = [tuple(row[name] for name in names) for batch in batches for row in batch.to_pylist()]
@@ -198,6 +199,73 @@ def test_whatever_the_files_are(
     for before, after in pairwise(found):
         assert before[:2] != after[:2] or before[2] < after[2]
     assert len(found) == len(records)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=10), st.booleans()), min_size=1, max_size=4),
+    st.lists(st.dictionaries(st.integers(0, 45), st.integers(1, 3), min_size=1), min_size=2, max_size=6),
+    st.integers(1, 6),
+    st.integers(1, 2_000),
+)
+def test_one_read_after_another(
+    tmp_path_factory: pytest.TempPathFactory,
+    stored: list[tuple[list[int], bool]],
+    reads: list[dict[int, int]],
+    most_decoded: int,
+    most_kept: int,
+) -> None:
+    """Of files that are kept, in part or not at all, and whatever was read of them before."""
+    log, there = Stored(tmp_path_factory.mktemp("files")), set[int]()
+    for number, (numbers, is_mixed) in enumerate(stored):
+        fresh = [10 * number + one + 5 * is_mixed for one in dict.fromkeys(numbers)]
+        if fresh := [offset for offset in fresh if offset not in there]:
+            log.put(fresh, row_group_size=4)
+        there.update(fresh)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (topic_file_rows, decoded_files):
+            patch.setattr(module, "MOST_DECODED_ROWS", most_decoded)
+        patch.setattr(decoded_files, "_MOST_KEPT_BYTES", most_kept)
+        for counts in reads:
+            (batches,) = taken(log, acquired(*((offset, offset, count) for offset, count in sorted(counts.items()))))
+            rows = [row for batch in batches for row in batch.to_pylist()]
+            found = [(row["offset"], row["key"], row["delivery_count"]) for row in rows]
+            expected = sorted((offset, b"%d" % offset, counts[offset]) for offset in counts.keys() & there)
+            assert found == expected
+
+
+@pytest.mark.parametrize("rows", [5_000, 15_000])
+def test_a_file_is_opened_once_while_more_of_it_is_to_come(
+    log: Stored, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    opened: list[str] = []
+    open_file = decoded_files._opened
+
+    def noted(path: str) -> pq.ParquetFile:
+        opened.append(path)
+        return open_file(path)
+
+    monkeypatch.setattr(decoded_files, "_opened", noted)
+    log.put(range(rows))
+    for first in range(0, rows, 500):
+        (batches,) = taken(log, acquired((first, first + 499, 1)))
+        assert offsets(batches) == list(range(first, first + 500))
+    assert len(opened) == 1
+    taken(log, acquired((0, 9, 2)))
+    assert len(opened) == 2, "it was read to its end, and is not kept"
+
+
+def test_little_is_kept(log: Stored) -> None:
+    """Of many files that are read in part, and of large ones."""
+    files = decoded_files.DecodedFiles()
+    for number in range(3 * decoded_files._MOST_KEPT_FILES):
+        files.give_back(files.take(log.put([number]).path, ["offset"]))
+    assert len(files._files) == decoded_files._MOST_KEPT_FILES
+    large = files.take(log.put(range(10_000, 20_500), value=b"x" * 2_000).path, ["offset", "value"])
+    assert sum(batch.num_rows for _, batches in large.groups() for batch in batches) == 10_500
+    kept = list(files._files)
+    files.give_back(large)
+    assert list(files._files) == kept
 
 
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=8)
