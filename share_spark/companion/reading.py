@@ -16,7 +16,7 @@ from share_spark.companion.messages import HandOver
 from share_spark.delivery.marked_rows import parted, waits_ms_of
 from share_spark.engine.key_order import KeyOrder
 from share_spark.engine.ports import RECORD_COLUMNS
-from share_spark.engine.ranges import FIRST, LAST, each_between
+from share_spark.engine.ranges import FIRST, LAST, each_between, offsets_in
 from share_spark.engine.record_reader import RecordPart, in_schema
 from share_spark.handlers.handler import KEY_COLUMNS, Record
 from share_spark.handlers.records import records_of
@@ -75,6 +75,8 @@ class Handed:
     def unread(self) -> Iterator[OffsetRun]:
         """Yield the acquired offsets of which no record was read."""
         for span in self.message.acquired:
+            if sum(map(len, self.seen.get(span.partition, ()))) == offsets_in(span.ranges):  # usually all
+                continue
             acquired, _ = each_between(span.ranges[:, FIRST], span.ranges[:, LAST])
             read = np.concatenate([*self.seen.get(span.partition, ()), np.empty(0, np.int64)])
             yield from offset_runs(span.partition, np.setdiff1d(acquired, read))
