@@ -20,6 +20,8 @@ _COLUMNS_WITH_STATISTICS = 32
 _LONGEST_TEXT = 32
 """The length of a text in the statistics, as Delta has it."""
 
+_FEW_ROWS = 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
@@ -70,29 +72,26 @@ def made_in_memory(
 ) -> tuple[DataFile, bytes]:
     """Return the file of these rows, and its content, which is not written yet. ``indexed``: columns whose least and
     greatest value are in the log."""
-    content = parquet_of(rows)
-    stats = statistics_of(content, indexed)
+    content, metadata = parquet_of(rows)
+    stats = statistics(metadata, indexed)
     return DataFile(path=new_path(directory), size=len(content), stats=stats, values=values), content
 
 
-def parquet_writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:
-    """Return a writer of what Spark reads: microseconds, and lists in the standard form."""
+def parquet_writer(target: Any, schema: pa.Schema, **more: Any) -> pq.ParquetWriter:
+    """Return a writer of what Spark reads: microseconds, and lists in the standard form. ``more``: further options."""
     return pq.ParquetWriter(
-        target, schema, compression="snappy", coerce_timestamps="us", allow_truncated_timestamps=True
+        target, schema, compression="snappy", coerce_timestamps="us", allow_truncated_timestamps=True, **more
     )
 
 
-def parquet_of(rows: pa.Table) -> bytes:
-    """Return the content of a file with these rows."""
-    content = io.BytesIO()
-    with parquet_writer(content, rows.schema) as writer:
+def parquet_of(rows: pa.Table) -> tuple[bytes, pq.FileMetaData]:
+    """Return the content of a file with these rows, and its metadata. Few rows are written without dictionaries and
+    without Arrow's form of the schema, which are half of the file then."""
+    content, metadata = io.BytesIO(), list[pq.FileMetaData]()
+    plain = {"use_dictionary": False, "store_schema": False} if rows.num_rows <= _FEW_ROWS else {}
+    with parquet_writer(content, rows.schema, metadata_collector=metadata, **plain) as writer:
         writer.write_table(rows)
-    return content.getvalue()
-
-
-def statistics_of(content: bytes, columns: Sequence[str]) -> dict[str, Any]:
-    """Return the ``statistics`` of a file with this content."""
-    return statistics(pq.read_metadata(io.BytesIO(content)), columns)
+    return content.getvalue(), metadata[0]
 
 
 def statistics(metadata: pq.FileMetaData, columns: Sequence[str]) -> dict[str, Any]:

@@ -248,7 +248,6 @@ class GroupHost:
             engine.ports.topics.subscribe(sorted(self._wanted))
             progress = engine.run(batch_id)
             batch_id += 1
-            if progress.idle:
-                self.clients.wait(_IDLE_WAIT_S)
-            else:
+            if not progress.idle:
                 opened.maintenance.note(progress.touched, opened.store.segment)
+            self.clients.wait(_IDLE_WAIT_S)

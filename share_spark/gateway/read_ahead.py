@@ -11,8 +11,11 @@ redelivery has made another one:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from share_spark.engine.batch_reader import BatchReader, RecordBatch
@@ -26,33 +29,54 @@ MOST_READS = 4
 READ_BYTES = 1 << 20
 """The size of a read: one answer to a client has some hundred kilobytes."""
 
+_base_offset, _last_offset = attrgetter("base_offset"), attrgetter("last_offset")
+
 
 class Read(NamedTuple):
-    """A read of the log: its ``header``, by which a micro-batch decides, and the batches."""
+    """A read of the log: its ``header``, by which a micro-batch decides, and the batches. ``offsets_before``: how many
+    offsets the batches before each have; at the end, how many all have."""
 
     header: ReadAhead
     batches: Sequence[RecordBatch]
+    offsets_before: Sequence[int]
 
     @property
     def end_offset(self) -> int:
         """The end, exclusive."""
         return self.batches[-1].last_offset + 1
 
+    def stretches(self, acquired: Sequence[AcquiredRange]) -> Iterator[tuple[int, int]]:
+        """Yield (number of the first batch, number behind the last) of those that hold each range."""
+        for one in acquired:
+            first = bisect_left(self.batches, one.first_offset, key=_last_offset)
+            yield first, bisect_right(self.batches, one.last_offset, key=_base_offset)
+
+    def offsets_from(self, offset: int) -> int:
+        """Return the number of offsets that its batches have, from this one on."""
+        first = bisect_left(self.batches, offset, key=_last_offset)
+        if first == len(self.batches):
+            return 0
+        passed = max(0, offset - self.batches[first].base_offset)
+        return self.offsets_before[-1] - self.offsets_before[first] - passed
+
     @classmethod
     def at(cls, offset: int, batches: Sequence[RecordBatch]) -> Read:
         """Return the read that began at ``offset``."""
         logged = tuple(LogBatch(one.base_offset, one.last_offset, one.is_aborted, len(one.content)) for one in batches)
-        return cls(ReadAhead(min(offset, batches[0].base_offset), logged), batches)
+        sizes = (one.last_offset - one.base_offset + 1 for one in batches)
+        header = ReadAhead(min(offset, batches[0].base_offset), logged)
+        return cls(header, batches, tuple(itertools.accumulate(sizes, initial=0)))
 
 
 def content_of(reads: Sequence[Read], acquired: Sequence[AcquiredRange]) -> list[bytes]:
     """Return the batches, each once, that hold these ranges."""
     found, last = list[bytes](), -1
-    for batch in (batch for read in reads for batch in read.batches):
-        base, end, *_ = batch
-        if base > last and any(one.first_offset <= end and base <= one.last_offset for one in acquired):
-            found.append(batch.content)
-            last = end
+    for read in reads:
+        for first, until in read.stretches(acquired):
+            for batch in read.batches[first:until]:
+                if batch.base_offset > last:
+                    found.append(batch.content)
+                    last = batch.last_offset
     return found
 
 
@@ -75,8 +99,7 @@ class PartitionReads:
     @property
     def records_ahead(self) -> int:
         """The number of offsets that were read, from the fetch offset on: what a client could be given at once."""
-        ahead = (batch for read in self.reads for batch in read.batches if batch.last_offset >= self.next_fetch_offset)
-        return sum(batch.last_offset - max(batch.base_offset, self.next_fetch_offset) + 1 for batch in ahead)
+        return sum(read.offsets_from(self.next_fetch_offset) for read in self.reads)
 
     async def fill(self) -> None:
         """Read at the fetch offset unless that was read; wait for it. Raises as ``BatchReader.read``."""

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.delivery.calling import Calls, call_handler
-from share_spark.delta.data_file import parquet_of, statistics_of
+from share_spark.delta.data_file import parquet_of, statistics
 from share_spark.handlers.acknowledgement import Ack, Acknowledgement
 from share_spark.handlers.handler import arrow_handler, as_handler, pandas_handler
 from share_spark.handlers.time_limit import TimeLimit
@@ -79,7 +79,7 @@ def judged(handler: Any, records: int, output: pa.Schema | None = None) -> tuple
     assert len(answers) == records
     assert all(code in (Ack.ACCEPT, Ack.RELEASE, Ack.REJECT) for code, _ in answers)
     if outcome.outputs is not None:  # Parquet and Delta's log take them
-        json.dumps(statistics_of(parquet_of(outcome.outputs), OUTPUT.names))
+        json.dumps(statistics(parquet_of(outcome.outputs)[1], OUTPUT.names))
     return answers, outcome.outputs
 
 

@@ -7,14 +7,18 @@ acquired from                [110-119][120-129]            as far as max_bytes g
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from share_spark.model.requests import PartitionResponse
 from share_spark.partition.kafka_modes.acquire_batches import acquire_batches
 from share_spark.partition.kafka_modes.draft import KafkaDraft
 from share_spark.partition.kafka_modes.requests import AcquireBatches, AcquireReadAhead, LogBatch
 from share_spark.partition.kafka_modes.state import KafkaLimits
+
+_last_offset = attrgetter("last_offset")
 
 
 def acquire_read_ahead(
@@ -41,9 +45,9 @@ def _batches_at(fetch_offset: int, request: AcquireReadAhead) -> Iterator[LogBat
     read = next((one for one in request.reads if one.holds(fetch_offset)), None)
     if read is None:
         return
-    left = request.max_bytes
-    for number, batch in enumerate(one for one in read.batches if one.last_offset >= fetch_offset):
-        left -= batch.size_bytes
-        if number and left < 0:
+    left, begin = request.max_bytes, bisect_left(read.batches, fetch_offset, key=_last_offset)
+    for number in range(begin, len(read.batches)):
+        left -= read.batches[number].size_bytes
+        if number > begin and left < 0:
             return
-        yield batch
+        yield read.batches[number]

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from share_spark.admin.table_files import MANY, small_files_text
 from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.data_file import parquet_of, statistics_of
+from share_spark.delta.data_file import parquet_of, statistics
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_layout import FilePlace, TableLayout
@@ -169,7 +169,7 @@ LAST = datetime.max.replace(tzinfo=UTC)
 )
 def test_a_bound_that_no_date_can_be_is_left_out(values: Any, bounds: str | None) -> None:
     """A bound that is missing is right. Delta's have milliseconds: the last one has no greater one."""
-    stats = statistics_of(parquet_of(pa.table({"n": [1] * len(values), "at": values})), ["n", "at"])
+    stats = statistics(parquet_of(pa.table({"n": [1] * len(values), "at": values}))[1], ["n", "at"])
     assert (stats["minValues"].get("at"), stats["maxValues"].get("at")) == (bounds, bounds)
     assert (stats["numRecords"], stats["nullCount"]["at"], stats["minValues"]["n"]) == (len(values), 0, 1)
 
