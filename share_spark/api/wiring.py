@@ -27,9 +27,9 @@ from share_spark.maintenance.heartbeat import dynamic_config_file, pause_file, w
 from share_spark.maintenance.operator_files import DynamicConfigReader, PauseReader
 from share_spark.metrics.tracing import spans_of
 from share_spark.model.config import DeliveryOrder
+from share_spark.output.dead_letter_sinks import AnnouncedDeadLetters, BackgroundDeadLetters, NoDeadLetters
 from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
-from share_spark.output.spark_dead_letters import BackgroundDeadLetters, NoDeadLetters, SparkDeadLetters
 from share_spark.spark.capabilities import warn_of_all
 from share_spark.spark.schemas import spark_schema
 from share_spark.state.group_log import GroupLog
@@ -177,7 +177,7 @@ def _engine(
     target = _dead_letters(spec)
     letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
     if target is not None:
-        sink = SparkDeadLetters(spark=spec.spark, log=log, target=target, kept=delivery.kept_records)
+        sink = AnnouncedDeadLetters(spark=spec.spark, log=log, target=target, kept=delivery.kept_records)
         letters = BackgroundDeadLetters(sink=sink)
     ports = Ports(
         topics=topics,

@@ -179,6 +179,7 @@ def _add_gateway(command: argparse.ArgumentParser) -> None:
     add("--config", metavar="FILE", help="TOML: the topics in [job], [kafka] with credentials, [share_group]")
     add("--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="where clients connect to (127.0.0.1:9092)")
     add("--advertise", metavar="HOST:PORT", help="the address that clients are told, if it is another one")
+    add("--dead-letter", metavar="PATH", help="keep rejected and given-up records of all groups in this table")
     add("--starting", metavar="WHERE", help="new groups start at earliest, latest (default) or by_duration:PT1H")
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of all groups; repeatable")
 

@@ -17,11 +17,12 @@ from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from share_spark.gateway.topic_source import TopicSource
+    from share_spark.output.dead_letter_table import DeltaDeadLetters
 
 
 def serve_clients(arguments: Sequence[str]) -> int:
-    """Serve clients until Ctrl-C or SIGTERM. Raises ConfigError, StateError, TopicError, EnvironmentFault: nothing was
-    changed."""
+    """Serve clients until Ctrl-C or SIGTERM. Raises ConfigError, StateError, TopicError, DeadLetterError,
+    EnvironmentFault: nothing was changed."""
     from share_spark.gateway.gateway import Gateway, parse_address
     from share_spark.gateway.group_host import GroupPlace
     from share_spark.gateway.served_groups import AnyGroup
@@ -35,7 +36,14 @@ def serve_clients(arguments: Sequence[str]) -> int:
     source = _source(given, config)
     catalog = TopicCatalog(source.log)
     catalog.all()
-    place = GroupPlace(state=state, log=source.log, topics=source.table, kafka=source.kafka, config=config)
+    place = GroupPlace(
+        state=state,
+        log=source.log,
+        topics=source.table,
+        kafka=source.kafka,
+        config=config,
+        dead_letters=_dead_letters(given),
+    )
     groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
     gateway = Gateway.open(listen, groups, catalog, advertised=advertised)
     try:
@@ -58,6 +66,17 @@ def _source(given: Namespace, config: GroupConfig) -> TopicSource:
     if table is not None:
         return TopicSource.of_table(None, _path(table, "--topic-table"))
     raise ConfigError(CHOOSE_ONE)
+
+
+def _dead_letters(given: Namespace) -> DeltaDeadLetters | None:
+    """Return the table of dead letters; None if there is to be none. Raises ConfigError, DeadLetterError."""
+    from share_spark.output.dead_letter_table import DeltaDeadLetters
+
+    if given.dead_letter is None:
+        return None
+    letters = DeltaDeadLetters(_path(given.dead_letter, "--dead-letter"))
+    letters.check_place(None)
+    return letters
 
 
 def _path(text: str, option: str) -> Location:

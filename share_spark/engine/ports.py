@@ -68,10 +68,10 @@ class TopicLog(Protocol):
         ...
 
     def for_workers(
-        self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool
+        self, spark: SparkSession | None, acquired: Sequence[AcquiredSpan], *, ordered: bool
     ) -> RecordReader | None:
-        """Return a reader for Python workers; None where Spark reads these records better, or only Spark can.
-        ``ordered``: Spark would shuffle what it has read. Errors as ``read``."""
+        """Return a reader for Python workers, or without Spark for this process; None where Spark reads these records
+        better, or only Spark can. ``ordered``: Spark would shuffle what it has read. Errors as ``read``."""
         ...
 
     def stop_waiting(self) -> None:
@@ -267,9 +267,10 @@ class DeadLetterSink(Protocol):
 class DeadLetterTarget(Protocol):
     """A topic or table that takes dead letters with their content."""
 
-    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:
+    def write(self, spark: SparkSession | None, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:
         """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string, error
-        string), a table if there are few. A table takes those of one stamp once. Raises DeadLetterError."""
+        string), a table if there are few, or there is no Spark. A table takes those of one stamp once. Raises
+        DeadLetterError."""
         ...
 
 

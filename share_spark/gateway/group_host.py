@@ -19,7 +19,7 @@ from share_spark.delivery.no_handler import NoHandler
 from share_spark.delta.location import Location
 from share_spark.engine.client_asks import Clients
 from share_spark.engine.micro_batch import ShareGroupEngine
-from share_spark.engine.ports import TopicLog
+from share_spark.engine.ports import DeadLetterSink, TopicLog
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
 from share_spark.gateway.client_queue import ClientQueue
@@ -28,8 +28,9 @@ from share_spark.maintenance.heartbeat import EndKind, EngineEnd, dynamic_config
 from share_spark.maintenance.operator_files import DynamicConfigReader, PauseReader
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import FencedError, ShareError
+from share_spark.output.dead_letter_sinks import AnnouncedDeadLetters, BackgroundDeadLetters, NoDeadLetters
+from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.sink import FormerSinks
-from share_spark.output.spark_dead_letters import NoDeadLetters
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 
@@ -51,13 +52,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlace:
     """The place of groups: where their state is, the log of their topics, and the settings that they begin with.
-    ``topics``: the directory of the topics' table; ``kafka``: the cluster of the topics, if they are not in a table."""
+    ``topics``: the directory of the topics' table; ``kafka``: the cluster of the topics, if they are not in a table.
+    ``dead_letters``: the table of records that are archived without success; None: they are only archived."""
 
     state: Location
     log: TopicLog
     topics: str | None = None
     kafka: str | None = None
     config: GroupConfig
+    dead_letters: DeltaDeadLetters | None = None
 
     def opened(self, group_id: str, clients: Clients) -> OpenedGroup:
         """Return an engine without handlers, and its maintenance. Makes the tables if they are missing. Raises
@@ -79,7 +82,7 @@ class GroupPlace:
             topics=topics,
             store=store,
             delivery=NoHandler(spark=None),
-            dead_letters=NoDeadLetters(spark=None),
+            dead_letters=self._letters(),
             sink=FormerSinks(spark=None),
             clock=wall_clock_ms,
             config=DynamicConfigReader(dynamic_config_file(*where), config),
@@ -97,6 +100,12 @@ class GroupPlace:
             settings=config.not_default(),
         )
         return OpenedGroup(ShareGroupEngine(ports=ports), store, maintenance)
+
+    def _letters(self) -> DeadLetterSink:
+        if self.dead_letters is None:
+            return NoDeadLetters(spark=None)
+        self.dead_letters.check(None)
+        return BackgroundDeadLetters(sink=AnnouncedDeadLetters(spark=None, log=self.log, target=self.dead_letters))
 
 
 class OpenedGroup(NamedTuple):

@@ -16,6 +16,7 @@ from share_spark.kafka import letter_headers as names
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.on_demand import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,7 +38,7 @@ class KafkaDeadLetters:
     def __repr__(self) -> str:
         return f"KafkaDeadLetters({self._topic}, {self._options.bootstrap_servers})"
 
-    def check(self, spark: SparkSession) -> None:  # noqa: ARG002 - the Delta target needs it
+    def check(self, spark: SparkSession | None) -> None:  # noqa: ARG002 - the Delta target needs it
         """Check that the topic exists, at start, so that the first dead letter does not fail for that reason.
 
         Raises DeadLetterError, TopicUnreachableError.
@@ -50,11 +51,18 @@ class KafkaDeadLetters:
             raise DeadLetterError(f"dead-letter {error}") from None
         self._checked = True
 
-    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:  # noqa: ARG002
+    def write(
+        self,
+        spark: SparkSession | None,
+        claim: Claim,
+        stamp: BatchStamp,  # noqa: ARG002 - a topic takes no number
+        letters: DataFrame | pa.Table,
+    ) -> None:
         """Write one record per row of ``letters``; see DeadLetterTarget. Raises DeadLetterError."""
         if not self._checked:
             self.check(spark)
-        frame = spark.createDataFrame(letters) if isinstance(letters, pa.Table) else letters
+        session = session_of(spark, f"{self} is written to")
+        frame = session.createDataFrame(letters) if isinstance(letters, pa.Table) else letters
         records = frame.select("key", "value", _headers(claim.group_id).alias("headers"))
         writer = records.write.format("kafka").mode("append").options(**self._options.spark_sink())
         try:

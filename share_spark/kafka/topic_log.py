@@ -166,10 +166,12 @@ class KafkaTopicLog:
         return frame.coalesce(tasks) if sum(read.pieces for read in reads) > tasks else frame
 
     def for_workers(
-        self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool
+        self, spark: SparkSession | None, acquired: Sequence[AcquiredSpan], *, ordered: bool
     ) -> KafkaReader | None:
         """Return a reader. None where Spark is faster, and where workers lack the client or do not reach Kafka."""
         topics = {one.partition.topic for one in acquired}
+        if spark is None:
+            return KafkaReader.of(self._options, self._pool_name(topics), self._poll_timeout_ms, len(acquired))
         most = _MOST_INSTEAD_OF_SHUFFLE if ordered else _MOST_BY_WORKERS
         if len(acquired) <= FEW_PARTITIONS and records_in(covering_spans(acquired)) > most:
             return None

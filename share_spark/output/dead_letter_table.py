@@ -25,6 +25,7 @@ from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.letter_columns import COLUMNS, PROPERTIES, WRITTEN_NAMES, check_properties
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.on_demand import AnySpark, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,7 @@ class DeltaDeadLetters:
     def __repr__(self) -> str:
         return f"DeltaDeadLetters({self._location})"
 
-    def check(self, spark: SparkSession) -> None:
+    def check(self, spark: AnySpark) -> None:
         """Create the table, or check that it is one of ours. Done at start, so that the first dead letter does not fail
         for that reason. Raises DeadLetterError; then nothing was changed.
         """
@@ -57,7 +58,15 @@ class DeltaDeadLetters:
             raise self._failed(error) from error
         self._checked = True
 
-    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:
+    def check_place(self, spark: AnySpark) -> None:
+        """Check that the table is one of ours, or that there is none yet. Changes nothing. Raises DeadLetterError."""
+        try:
+            if not self._location.is_free(spark):
+                self._refuse_foreign(spark)
+        except JVM_ERRORS as error:
+            raise self._failed(error) from error
+
+    def write(self, spark: SparkSession | None, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:
         """Write one row per row of ``letters``, in one append; see DeadLetterTarget. Raises DeadLetterError."""
         if not self._checked:
             self.check(spark)
@@ -72,7 +81,7 @@ class DeltaDeadLetters:
         if not is_there and self._latest(spark, app_id) < stamp.number:
             raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
 
-    def _append(self, spark: SparkSession, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> bool:
+    def _append(self, spark: AnySpark, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> bool:
         """Append the rows; return whether they are certainly in the table now."""
         try:
             appends = self._appends = self._appends or DirectAppends.of_files(spark, self._location.directory(spark))
@@ -81,7 +90,8 @@ class DeltaDeadLetters:
         except NotImplementedError as reason:
             _log.info("%s: appended to by Spark, which takes longer: %s", self, reason)
             self._appends = None
-            frame = spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
+            session = session_of(spark, f"{self} cannot be appended to directly ({reason})")
+            frame = session.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
             self._location.append(frame, {"txnAppId": app_id, "txnVersion": str(stamp.number)})
             return False
 
@@ -95,7 +105,7 @@ class DeltaDeadLetters:
                 raise UnknownTableError("the letters are too many for the driver")
             appends.commit(files, transactions={app_id: stamp.number})
 
-    def _latest(self, spark: SparkSession, app_id: str) -> int:
+    def _latest(self, spark: AnySpark, app_id: str) -> int:
         """Return the number of the last letters. One that is higher than ours is a successor's, which has written ours
         first: it recovers before it commits."""
         try:
@@ -103,7 +113,7 @@ class DeltaDeadLetters:
         except JVM_ERRORS as error:
             raise self._failed(error) from error
 
-    def _refuse_foreign(self, spark: SparkSession) -> None:
+    def _refuse_foreign(self, spark: AnySpark) -> None:
         properties = self._location.properties(spark) if self._location.exists(spark) else {}
         check_properties(str(self._location), properties)
 

@@ -21,9 +21,9 @@ from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.background import BackgroundMaintenance
+from share_spark.output.dead_letter_sinks import AnnouncedDeadLetters
 from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink
-from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.tables import LOG_TABLE
 from tests.chaos.sessions import process, send, send_to_session
@@ -99,24 +99,24 @@ POINTS = {
     "before the claim": Point(_STORE, "claim", once=True),
     "after the claim": Point(_STORE, "claim", after=True, once=True),
     "after the load": Point(_STORE, "load", after=True, once=True),
-    "before dead letters are recovered": Point(SparkDeadLetters, "recover", once=True),
-    "after dead letters are recovered": Point(SparkDeadLetters, "recover", after=True, once=True),
+    "before dead letters are recovered": Point(AnnouncedDeadLetters, "recover", once=True),
+    "after dead letters are recovered": Point(AnnouncedDeadLetters, "recover", after=True, once=True),
     "before the claim of the sink": Point(DeltaOutput, "claim", once=True),
     "after the claim of the sink": Point(DeltaOutput, "claim", after=True, once=True),
     "before deciding": Point(_STORE, "advance"),
     "after deciding": Point(_STORE, "advance", after=True),
-    "before dead letters are announced": Point(SparkDeadLetters, "announce"),
-    "after dead letters are announced": Point(SparkDeadLetters, "announce", after=True),
+    "before dead letters are announced": Point(AnnouncedDeadLetters, "announce"),
+    "after dead letters are announced": Point(AnnouncedDeadLetters, "announce", after=True),
     "before the append": Point(_STORE, "commit"),
     "during the append": Point(_STORE, "commit"),
     "after the rows are in a file": Point(DirectAppends, "write", after=True, only=_to_log),
     "after the append": Point(DirectAppends, "commit", after=True, only=_of_records),
     "before forgetting": Point(DeltaSink, "forget"),
     "after forgetting": Point(DeltaSink, "forget", after=True),
-    "before dead letters are written": Point(SparkDeadLetters, "write_together"),
-    "during dead letters": Point(SparkDeadLetters, "write_together"),
+    "before dead letters are written": Point(AnnouncedDeadLetters, "write_together"),
+    "during dead letters": Point(AnnouncedDeadLetters, "write_together"),
     "after dead letters are appended": Point(DeltaDeadLetters, "write", after=True),
-    "after dead letters are written": Point(SparkDeadLetters, "write_together", after=True),
+    "after dead letters are written": Point(AnnouncedDeadLetters, "write_together", after=True),
     "before delivery": Point(SparkDelivery, "deliver"),
     "during delivery": Point(SparkDelivery, "deliver"),
     "after delivery": Point(SparkDelivery, "deliver", after=True),

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
 from share_spark import ShareGroupAdmin, cli
 from share_spark.gateway.topic_catalog import TopicCatalog
@@ -93,6 +94,27 @@ def test_records_of_several_partitions_are_accepted_released_and_rejected(
     assert {value for value, answered in said if answered == REJECT} == {711}
     assert {value for value, answered in said if answered == ACCEPT} == {*range(3_000)} - {711}
     assert max(said.values()) == 1
+
+
+def test_a_rejected_record_of_a_kafka_topic_is_a_dead_letter(broker: str, tmp_path: Path, topic: str) -> None:
+    create_topic(broker, topic, partitions=2)
+    producer = Producer({"bootstrap.servers": broker})
+    for value in range(200):
+        producer.produce(topic, b"%d" % value, key=b"key", headers=[("trace", b"7")] if value == 47 else None)
+    assert producer.flush(TIMEOUT_S) == 0
+    config, letters = settings_of({}), str(tmp_path / "letters")
+    source = TopicSource.of_cluster(KafkaOptions.parse({"bootstrap.servers": broker}), config)
+    with (
+        serving(source, str(tmp_path / "state"), config, dead_letters=letters) as address,
+        consumer(address, topic=topic) as found,
+    ):
+        work_off(found, 200, lambda message: REJECT if message.value() in (b"47", b"48") else ACCEPT)
+        columns = ["group_id", "topic", "key", "value", "headers", "delivery_count", "reason"]
+        wait_until(lambda: DeltaTable(letters).to_pyarrow_table().num_rows == 2)
+    rows = DeltaTable(letters).to_pyarrow_table(columns=columns).sort_by("value").to_pylist()
+    expected = {"group_id": GROUP, "topic": topic, "key": b"key", "delivery_count": 1, "reason": "rejected"}
+    headers = [{"key": "trace", "value": b"7"}]
+    assert rows == [expected | {"value": b"47", "headers": headers}, expected | {"value": b"48", "headers": None}]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -17,9 +17,9 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
+from share_spark.output.dead_letter_sinks import AnnouncedDeadLetters, NoDeadLetters
 from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.letter_journals import LetterJournals
-from share_spark.output.spark_dead_letters import NoDeadLetters, SparkDeadLetters
 from share_spark.state.tables import log_table
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
@@ -58,11 +58,11 @@ class DeadLetterPlace:
         *,
         epoch: int = 1,
         truncated: Mapping[TopicPartition, int] | None = None,
-    ) -> SparkDeadLetters:
+    ) -> AnnouncedDeadLetters:
         """Of a new run, which has claimed the group with ``epoch`` and recovered."""
         target = DeltaDeadLetters(self.dead)
         target.check(self.spark)
-        port = SparkDeadLetters(spark=self.spark, log=self.log, target=target)
+        port = AnnouncedDeadLetters(spark=self.spark, log=self.log, target=target)
         port.recover(self.claim(epoch), last_counted, truncated or {})
         return port
 

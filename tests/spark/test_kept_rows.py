@@ -20,8 +20,8 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.config import DEFAULT_CONFIG
 from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
+from share_spark.output.dead_letter_sinks import AnnouncedDeadLetters
 from share_spark.output.dead_letter_table import DeltaDeadLetters
-from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.topics.topic_file_rows import TopicFileReader
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
@@ -206,7 +206,7 @@ def letters_written(
     """Into a new table, without their times."""
     dead = f"{place.state}-{kept}-{is_read}"
     found = {"kept": place.delivery.kept_records} if kept else {}
-    port = SparkDeadLetters(spark=spark, log=place.log, target=DeltaDeadLetters(dead), **found)
+    port = AnnouncedDeadLetters(spark=spark, log=place.log, target=DeltaDeadLetters(dead), **found)
     port.recover(claim_of("billing", f"{dead}-state", epoch=2), NO_STAMP, {})
     place.log.spans.clear()
     port.announce(BatchStamp(2, 0), letters)

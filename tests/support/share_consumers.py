@@ -22,6 +22,7 @@ from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka.broker_connection import Address
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.config import GroupConfig
+from share_spark.output.dead_letter_table import DeltaDeadLetters
 
 GROUP, TOPIC = "billing", "orders"
 
@@ -33,11 +34,13 @@ class Place(NamedTuple):
 
     topics: str
     state: str
+    dead_letters: str | None = None
 
     @classmethod
-    def below(cls, directory: Path, *, partitions: int = 4) -> Place:
+    def below(cls, directory: Path, *, partitions: int = 4, has_letters: bool = False) -> Place:
         """A place with the topic, which is empty."""
-        place = cls(str(directory / "topics"), str(directory / "state"))
+        letters = str(directory / "letters") if has_letters else None
+        place = cls(str(directory / "topics"), str(directory / "state"), letters)
         place.log.create_topic(TOPIC, partitions)
         return place
 
@@ -53,7 +56,7 @@ class Place(NamedTuple):
     def gateway(self, port: int = 0, **settings: object) -> Iterator[Address]:
         """A gateway in this process."""
         source = TopicSource.of_table(None, Location.parse(self.topics))
-        with serving(source, self.state, settings_of(settings), port) as address:
+        with serving(source, self.state, settings_of(settings), port, dead_letters=self.dead_letters) as address:
             yield address
 
 
@@ -64,10 +67,18 @@ def settings_of(given: Mapping[str, object]) -> GroupConfig:
 
 
 @contextmanager
-def serving(source: TopicSource, state: str, config: GroupConfig, port: int = 0) -> Iterator[Address]:
+def serving(
+    source: TopicSource, state: str, config: GroupConfig, port: int = 0, *, dead_letters: str | None = None
+) -> Iterator[Address]:
     """A gateway to these topics, in this process."""
-    where = Location.parse(state)
-    place = GroupPlace(state=where, log=source.log, topics=source.table, kafka=source.kafka, config=config)
+    place = GroupPlace(
+        state=Location.parse(state),
+        log=source.log,
+        topics=source.table,
+        kafka=source.kafka,
+        config=config,
+        dead_letters=DeltaDeadLetters(dead_letters) if dead_letters else None,
+    )
     groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
     gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log))
     try:

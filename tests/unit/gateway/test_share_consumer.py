@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,13 +16,16 @@ from threading import Event
 
 import pytest
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+from deltalake import DeltaTable
 
 from share_spark import ShareGroupAdmin
 from share_spark.delta.location import Location
 from share_spark.engine.batch_reader import BatchReader, RecordBatch
 from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka.broker_connection import Address
+from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import TopicPartition
+from share_spark.output.dead_letter_table import DeltaDeadLetters
 from tests.support.share_consumers import GROUP, Place, consumer, polled, refuse_errors, serving, settings_of, work_off
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -51,6 +55,51 @@ def test_records_are_accepted_released_and_rejected_and_the_state_says_so(tmp_pa
     assert [value for value, answered in said if answered == REJECT] == [4_711]
     offsets = ShareGroupAdmin(place.state).describe_offsets(GROUP)
     assert [(one.start_offset, one.lag) for one in offsets] == [(RECORDS // 4, 0)] * 4
+
+
+def letters_of(place: Place) -> list[tuple[object, ...]]:
+    """(group, value, delivery count, reason) of each dead letter."""
+    columns = ["group_id", "value", "delivery_count", "reason"]
+    rows = DeltaTable(str(place.dead_letters)).to_pyarrow_table(columns=columns).to_pylist()
+    return sorted(tuple(row[name] for name in columns) for row in rows)
+
+
+def test_what_is_archived_without_success_is_a_dead_letter(tmp_path: Path) -> None:
+    place = Place.below(tmp_path, has_letters=True)
+    place.produce(1, 300)
+
+    def answer(message: Message) -> AcknowledgeType:
+        value = int(message.value() or b"")
+        return REJECT if value == 47 else RELEASE if value == 200 else ACCEPT
+
+    with place.gateway(share__delivery__count__limit=2) as address, consumer(address) as found:
+        work_off(found, 299, answer)
+        until = time.monotonic() + 20
+        while len(letters_of(place)) < 2 and time.monotonic() < until:
+            for message in found.poll(timeout=0.5):
+                found.acknowledge(message, answer(message))
+            found.commit_sync()
+    assert letters_of(place) == [(GROUP, b"200", 2, "delivery limit reached"), (GROUP, b"47", 1, "rejected")]
+
+
+def test_dead_letters_that_could_not_be_written_are_written_by_the_next_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place.below(tmp_path, has_letters=True)
+    place.produce(1, 100)
+
+    def fails(*_: object) -> None:
+        raise DeadLetterError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(DeltaDeadLetters, "write", fails)
+        with place.gateway() as address, consumer(address) as found:
+            work_off(found, 100, lambda message: REJECT if message.value() == b"47" else ACCEPT)
+    place.produce(101, 200)
+    with place.gateway() as address, consumer(address) as found:
+        said = work_off(found, 100, lambda _: ACCEPT)
+    assert {value for value, _ in said} == {*range(101, 201)}
+    assert letters_of(place) == [(GROUP, b"47", 1, "rejected")]
 
 
 def test_a_gateway_that_starts_again_goes_on(tmp_path: Path) -> None:
@@ -218,6 +267,8 @@ def test_bad_places_are_one_line(tmp_path: Path) -> None:
         ("--topic-table", str(tmp_path / "nothing"), "there is no topic table"),
         ("--topic-table", "main.topics", "is a name of Spark's catalog"),
         ("--state", place.topics, "is itself a Delta table"),
+        ("--dead-letter", place.topics, "is not a dead-letter table of share_spark"),
+        ("--dead-letter", "orders-dead", "is a name of Spark's catalog"),
         ("--listen", "here", "'here' is not an address: host:port"),
         ("--listen", "192.0.2.1:9092", "cannot listen on 192.0.2.1:9092"),
     ):

@@ -1,5 +1,5 @@
-"""The engine's dead-letter port on Spark: records are read from the topic log by range and written to the dead-letter
-target. Nothing here decides anything about a record."""
+"""The engine's dead-letter port: records are read from the topic log by range, by Spark or without it, and written to
+the dead-letter target. Nothing here decides anything about a record."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from pyspark.sql import functions as F
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delivery.kept_input import Wanted
 from share_spark.delta.journal import Journal
-from share_spark.engine.ports import Claim, DeadLetter, DeadLetterTarget, NumberedSpan, TopicLog
-from share_spark.engine.ranges import FIRST, LAST, NUMBER, NumberedRanges, each_between
-from share_spark.model.errors import DeadLetterError, FencedError, ShareError, TopicUnreachableError
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import RECORD_COLUMNS, Claim, DeadLetter, DeadLetterTarget, NumberedSpan, TopicLog
+from share_spark.engine.ranges import FIRST, LAST, NUMBER, AcquiredRanges, NumberedRanges, each_between
+from share_spark.engine.record_reader import never_stops
+from share_spark.model.errors import DeadLetterError, FencedError, ShareError, TopicError, TopicUnreachableError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.output.letter_journals import WITHDRAWN, LetterJournals, entry_of, is_withdrawn, letters_in
 from share_spark.spark.errors import first_line, is_unreachable
-from share_spark.spark.on_demand import AnySpark
+from share_spark.spark.on_demand import AnySpark, given_session
+from share_spark.spark.schemas import arrow_schema, columns_in
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 _log = logging.getLogger(__name__)
@@ -39,6 +42,12 @@ are read again."""
 
 _MOST_WAITING = 16
 """The number of micro-batches whose dead letters may wait to be written."""
+
+_MOST_ROWS = 10_000
+
+_READ_SCHEMA = arrow_schema(columns_in(f"{RECORD_COLUMNS}, delivery_count int"))
+
+_FROM_ONE = np.array([0, 0, 1], np.int64)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +102,7 @@ class BackgroundDeadLetters:
     so the micro-batch need not wait. All that waits is written together. After a fault nothing more is written; it all
     stays announced, for the next engine. Where brokers could not be reached ``check`` raises that and begins again."""
 
-    sink: SparkDeadLetters
+    sink: AnnouncedDeadLetters
     _stamps: list[BatchStamp] = field(default_factory=list)
     _fault: Exception | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -181,14 +190,14 @@ class _LetterWriter(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class SparkDeadLetters:
+class AnnouncedDeadLetters:
     """A dead-letter port that finds the archived records, adds the reasons, and passes them to the target.
 
     ``LetterJournals`` hold what is announced until it is written. ``kept``: records that workers have kept; others, and
     those of earlier engines, are read from the topic log once more.
     """
 
-    spark: SparkSession
+    spark: AnySpark
     log: TopicLog
     target: DeadLetterTarget
     kept: Callable[[Wanted], pa.Table | None] = lambda _: None
@@ -269,24 +278,37 @@ class SparkDeadLetters:
             letters: DataFrame | pa.Table = pa.concat_tables(found)
         else:
             letters = self._read([letter for entry in entries.values() for letter in letters_in(entry)])
-        self.target.write(self.spark, self._claimed.claim, max(entries), letters)
+        self.target.write(given_session(self.spark), self._claimed.claim, max(entries), letters)
         for stamp in entries:
             journal.remove(stamp)
             self._found.pop(stamp, None)
 
-    def _read(self, reasons: Sequence[DeadLetter]) -> DataFrame:
+    def _read(self, reasons: Sequence[DeadLetter]) -> DataFrame | pa.Table:
+        spark = given_session(self.spark)
+        if spark is None:
+            return _with_reasons(read_here(self.log, _numbered(reasons)), reasons)
         spans = [NumberedSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
-        records = acquired_records(
-            self.spark, self.log, spans, tasks=self.spark.sparkContext.defaultParallelism, third="letter"
-        )
+        records = acquired_records(spark, self.log, spans, tasks=spark.sparkContext.defaultParallelism, third="letter")
         notes = [(n, at.delivery_count, at.reason, at.error) for n, at in enumerate(reasons)]
-        table = self.spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
+        table = spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
         return records.join(F.broadcast(table), "letter").drop("letter")
 
     @property
     def _claimed(self) -> _LetterWriter:
         assert self._writer is not None, "used before recover"
         return self._writer
+
+
+def read_here(log: TopicLog, numbered: Mapping[TopicPartition, NumberedRanges]) -> pa.Table:
+    """Return the records of these ranges (RECORD_COLUMNS, and ``number`` from 1), read in this process. Raises
+    TopicError: only Spark can read them."""
+    # In place of a delivery count each record gets its number: workers read them in the same way.
+    spans = [AcquiredSpan(at, AcquiredRanges(ranges + _FROM_ONE)) for at, ranges in numbered.items()]
+    reader = log.for_workers(None, spans, ordered=False)
+    if reader is None:
+        raise TopicError("records for dead letters can only be read by Spark: run an engine of the group there")
+    batches = list(reader.part(spans).batches(_READ_SCHEMA, _MOST_ROWS, never_stops))
+    return pa.Table.from_batches(batches, _READ_SCHEMA).rename_columns([*_READ_SCHEMA.names[:-1], "number"])
 
 
 def _entries(journal: Journal, stamps: Sequence[BatchStamp]) -> dict[BatchStamp, bytes]:
