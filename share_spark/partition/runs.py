@@ -170,7 +170,7 @@ def chosen(ranges: Sequence[Row], is_wanted: Callable[[Row], bool]) -> Sequence[
     return ranges if all(are_wanted) else ranges.where(ranges.by_kind(are_wanted, bool))
 
 
-def is_locked(run: InFlightBatch, now_ms: int) -> bool:
+def is_locked(run: InFlightBatch, now_ms: float) -> bool:
     """Return whether nobody may acquire ``run`` yet: it is held or delayed. A lock ends *at* its deadline."""
     return run.lock_deadline_ms is not None and run.lock_deadline_ms > now_ms
 

@@ -22,7 +22,7 @@ from share_spark.model.requests import AcknowledgeType, AcquiredRange, Partition
 from share_spark.partition.columns import in_best_form
 from share_spark.partition.kafka_modes.draft import KafkaDraft
 from share_spark.partition.kafka_modes.requests import AcquireBatches, AcquireMode, LogBatch
-from share_spark.partition.kafka_modes.state import FetchedBatch, KafkaLimits
+from share_spark.partition.kafka_modes.state import FetchedBatch, KafkaLimits, may_be_acquired
 from share_spark.partition.kafka_modes.throttle import Allowance
 from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.runs import pieces, run_at
@@ -203,7 +203,7 @@ class _Acquisition:
             first, last = batch.first_offset, batch.last_offset
         elif not batch.by_offset:
             run = run_at(draft.runs, batch.last_offset)
-            if run is None or run.delivery_state is not _AVAILABLE:
+            if run is None or not may_be_acquired(run, draft.now_ms):
                 return True
             draft.track_by_offset([batch])
         before = self.remaining
@@ -212,7 +212,7 @@ class _Acquisition:
 
     def _redeliver(self, first: int, last: int, allowance: Allowance | None) -> None:
         for run in pieces(self._draft.runs, first, last):
-            if run.delivery_state is not _AVAILABLE:
+            if not may_be_acquired(run, self._draft.now_ms):
                 continue
             size = run.last_offset - run.first_offset + 1
             granted = size if allowance is None else allowance.grant(size, run.delivery_count)

@@ -52,7 +52,7 @@ def decide(
     partition: KafkaPartition, requests: Sequence[KafkaRequest], limits: KafkaLimits, now_ms: int
 ) -> KafkaDecision:
     """Apply ``requests`` in order, as at ``now_ms`` (milliseconds since the epoch)."""
-    draft = KafkaDraft(partition)
+    draft = KafkaDraft(partition, now_ms)
     responses = tuple(HANDLERS[type(request)](draft, request, limits, now_ms) for request in requests)
     return KafkaDecision(
         record=draft.record(), responses=responses, fetched=tuple(draft.fetched), read_gap=draft.read_gap

@@ -5,6 +5,7 @@ The functions of the core change this draft as they do theirs; what is remembere
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from operator import itemgetter
@@ -25,12 +26,14 @@ _first = itemgetter(0)
 
 
 class KafkaDraft(Draft):
-    """The working copy. ``fetched`` and ``read_gap`` have the meaning that they have in ``KafkaPartition``."""
+    """The working copy. ``fetched`` and ``read_gap`` have the meaning that they have in ``KafkaPartition``. ``now_ms``:
+    delays that end later have not ended."""
 
-    __slots__ = ("fetched", "read_gap")
+    __slots__ = ("fetched", "now_ms", "read_gap")
 
-    def __init__(self, partition: KafkaPartition) -> None:
+    def __init__(self, partition: KafkaPartition, now_ms: float = math.inf) -> None:
         super().__init__(partition.state)
+        self.now_ms = now_ms
         self.fetched = list(partition.fetched)
         self.read_gap = partition.read_gap
 
@@ -41,7 +44,7 @@ class KafkaDraft(Draft):
 
     def next_fetch_offset(self) -> int:
         """Return where the log is to be read next (R36)."""
-        return next_fetch_offset(self.runs, self.end, self.read_gap)
+        return next_fetch_offset(self.runs, self.end, self.read_gap, self.now_ms)
 
     def apply(self, changes: Runs) -> None:
         """Replace the state of the offsets that ``changes`` cover; batches of two states are tracked by offset."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
 
 from share_spark.model.ids import OffsetRange
-from share_spark.model.records import DeliveryState
+from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.partition import state as core
-from share_spark.partition.runs import Runs, holes, run_at
+from share_spark.partition.runs import Runs, holes, is_locked, run_at
 from share_spark.partition.state import PartitionLimits, SharePartition
 
 
@@ -59,8 +60,9 @@ class KafkaPartition:
 
     @property
     def next_fetch_offset(self) -> int:
-        """The offset to read the log from next: the lowest Available one, else the end of the window (R36)."""
-        return next_fetch_offset(self.state.in_flight, self.state.end_offset, self.read_gap)
+        """The offset to read the log from next: the lowest Available one, else the end of the window (R36). Delays are
+        left out of account: Kafka has none."""
+        return next_fetch_offset(self.state.in_flight, self.state.end_offset, self.read_gap, math.inf)
 
     def can_acquire(self, limits: PartitionLimits) -> bool:
         """Return whether a fetch may get records: the window may grow, or something inside it is Available (R37)."""
@@ -73,9 +75,15 @@ def active(read_gap: OffsetRange | None, end_offset: int) -> OffsetRange | None:
     return read_gap if read_gap is not None and end_offset == read_gap.last + 1 else None
 
 
-def next_fetch_offset(runs: Runs, end_offset: int, read_gap: OffsetRange | None) -> int:
-    """Return the first offset that is Available or an unread hole of the read gap; ``end_offset`` if there is none."""
-    available = (run.first_offset for run in runs if run.delivery_state is DeliveryState.AVAILABLE)
+def may_be_acquired(run: InFlightBatch, now_ms: float) -> bool:
+    """Return whether ``run`` is Available, and not delayed."""
+    return run.delivery_state is DeliveryState.AVAILABLE and not is_locked(run, now_ms)
+
+
+def next_fetch_offset(runs: Runs, end_offset: int, read_gap: OffsetRange | None, now_ms: float) -> int:
+    """Return the first offset that may be acquired, or is an unread hole of the read gap; ``end_offset`` if there is
+    none."""
+    available = (run.first_offset for run in runs if may_be_acquired(run, now_ms))
     gap = active(read_gap, end_offset)
     hole = next(holes(runs, gap.first, runs[-1].last_offset), None) if gap is not None and runs else None
     return min(next(available, end_offset), end_offset if hole is None else hole[0])

@@ -6,9 +6,8 @@ quarters, ..., and for limits above two the last attempt is one record alone.
 
 from __future__ import annotations
 
-from share_spark.model.records import DeliveryState
 from share_spark.partition.kafka_modes.draft import KafkaDraft
-from share_spark.partition.kafka_modes.state import FetchedBatch, KafkaLimits
+from share_spark.partition.kafka_modes.state import FetchedBatch, KafkaLimits, may_be_acquired
 from share_spark.partition.runs import pieces
 
 
@@ -30,7 +29,7 @@ class Allowance:
     def throttles(self, draft: KafkaDraft, first: int, last: int) -> bool:
         """Return whether the batch holds, in ``first..last``, a record delivered often enough to be throttled."""
         return any(
-            run.delivery_state is DeliveryState.AVAILABLE and run.delivery_count >= self._threshold
+            run.delivery_count >= self._threshold and may_be_acquired(run, draft.now_ms)
             for run in pieces(draft.runs, first, last)
         )
 

@@ -79,6 +79,35 @@ def test_a_share_partition_that_the_group_does_not_have_is_missing_in_the_answer
     assert world.clients.answers[number] == {}
 
 
+def test_what_a_client_has_released_waits_for_its_delay_and_holds_up_no_other_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.twins.memory_delivery.InMemoryDelivery.room", lambda *_: 0)
+    backoff = {"policy": "fixed", "ms": 5_000}
+    world = ClientWorld(**{f"share.record.redelivery.backoff.{name}": value for name, value in backoff.items()})
+    world.produce(20)
+    engine = world.engine()
+    world.fetch(A, most=10)
+    engine.run()
+    world.acknowledge(A, 0, 4, ACCEPT)
+    world.acknowledge(A, 5, 9, RELEASE)
+    others = world.fetch(B, most=3)
+    engine.run()
+    assert world.acquired(others) == [(10, 14, 1)]
+    assert world.answer(others).next_fetch_offset == 15
+    world.clock.advance(4_999)
+    rest = world.fetch(B)
+    engine.run()
+    assert world.acquired(rest) == [(15, 19, 1)]
+    early = world.fetch(A)
+    engine.run()
+    assert (world.acquired(early), world.answer(early).next_fetch_offset) == ([], 20)
+    world.clock.advance(1)
+    again = world.fetch(A)
+    engine.run()
+    assert world.acquired(again) == [(5, 9, 2)]
+
+
 def test_an_expired_lock_of_a_client_is_a_failure_and_no_suspicion(world: ClientWorld) -> None:
     world.config = world.config.changed({"share.delivery.count.limit": 2})
     world.produce(5)
