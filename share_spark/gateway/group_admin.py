@@ -24,8 +24,8 @@ from share_spark.model.errors import ErrorCode, ShareError
 _log = logging.getLogger(__name__)
 
 _ALL_OPERATIONS = sum(1 << number for number in (3, 6, 8, 10, 11))
-"""What a client may do with a group, as Kafka says it without an authorizer: the bits are read, delete, describe,
-describe configs, alter configs."""
+"""The operations that a client may do with a group, as Kafka gives them without an authorizer: the bits are read,
+delete, describe, describe configs, alter configs."""
 
 
 @dataclass(frozen=True, slots=True)
