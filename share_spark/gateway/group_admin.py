@@ -23,6 +23,10 @@ from share_spark.model.errors import ErrorCode, ShareError
 
 _log = logging.getLogger(__name__)
 
+_ALL_OPERATIONS = sum(1 << number for number in (3, 6, 8, 10, 11))
+"""The operations that a client may do with a group, as Kafka gives them without an authorizer: the bits are read,
+delete, describe, describe configs, alter configs."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupAdmin:
@@ -46,7 +50,8 @@ class GroupAdmin:
 
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ShareGroupDescribe."""
-        groups = [_described(await self._description(group_id)) for group_id in request.group_ids]
+        with_operations = request.include_authorized_operations
+        groups = [_described(await self._description(group_id), with_operations) for group_id in request.group_ids]
         values = {"throttle_time": timedelta(), "groups": groups}
         return make_message(load_response_schema(SHARE_GROUP_DESCRIBE.key, context.api_version), values)
 
@@ -88,8 +93,10 @@ def _listed(entry: ListedGroup) -> dict[str, Any]:
     }
 
 
-def _described(group: DescribedGroup) -> dict[str, Any]:
-    return {
+def _described(group: DescribedGroup, with_operations: bool) -> dict[str, Any]:
+    """Return a description; operations that are left out are unknown ones."""
+    operations = {"authorized_operations": _ALL_OPERATIONS} if with_operations and not group.error else {}
+    return operations | {
         "error_code": WireError(group.error),
         "error_message": group.error_message,
         "group_id": group.group_id,

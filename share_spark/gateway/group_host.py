@@ -23,11 +23,12 @@ from share_spark.engine.ports import DeadLetterSink, TopicLog
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
 from share_spark.gateway.client_queue import ClientQueue
+from share_spark.gateway.former_topics import forget_former_topics, subscribe_existing
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.maintenance.heartbeat import EndKind, EngineEnd, dynamic_config_file, pause_file, wall_clock_ms
 from share_spark.maintenance.operator_files import DynamicConfigReader, PauseReader
 from share_spark.model.config import GroupConfig
-from share_spark.model.errors import FencedError, ShareError
+from share_spark.model.errors import FencedError, ShareError, TopicError
 from share_spark.output.dead_letter_sinks import AnnouncedDeadLetters, BackgroundDeadLetters, NoDeadLetters
 from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.sink import FormerSinks
@@ -225,6 +226,8 @@ class GroupHost:
         """Run one engine until it ends; return its fault, None if it was stopped."""
         fault: ShareError | None = None
         try:
+            if isinstance(self._fault, TopicError) and not self._fault.retriable:
+                forget_former_topics(self.place.state, self.group_id, self.place.log)
             self._run_engine(self.place.opened(self.group_id, self.clients))
         except ShareError as found:
             fault = found
@@ -238,7 +241,7 @@ class GroupHost:
     def _run_engine(self, opened: OpenedGroup) -> None:
         engine, maintenance = opened.engine, opened.maintenance
         known = {topic for topic, _ in opened.store.known_topics()}
-        engine.ports.topics.subscribe(sorted(known | self._wanted))
+        self._subscribe(engine.ports.topics, known | self._wanted)
         maintenance.start(engine.start())
         end = EngineEnd(EndKind.STOPPED, 0)
         try:
@@ -251,10 +254,23 @@ class GroupHost:
             maintenance.close(end._replace(at_ms=wall_clock_ms()))
             engine.close()
 
+    def _subscribe(self, topics: SubscribedTopics, names: Iterable[str]) -> bool:
+        """Let the engine read these topics, and return whether some are new. Those that are not there are left out, as
+        in Kafka, until a client names them again. Raises TopicUnreachableError."""
+        new = sorted(set(names).difference(topics.topics))
+        missing = subscribe_existing(topics, new)
+        if missing:
+            _log.info("group %s goes on without topics that are not there: %s", self.group_id, ", ".join(missing))
+            with self._lock:
+                self._wanted = self._wanted.difference(missing)
+        return len(missing) < len(new)
+
     def _run_micro_batches(self, opened: OpenedGroup) -> None:
         engine, batch_id = opened.engine, 0
+        topics = engine.ports.topics
         while not self._over.is_set():
-            engine.ports.topics.subscribe(sorted(self._wanted))
+            if self._subscribe(topics, self._wanted) and (live := opened.store.live) is not None:
+                topics.check_identity(live.topics())
             progress = engine.run(batch_id)
             batch_id += 1
             if not progress.idle:

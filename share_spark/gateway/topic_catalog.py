@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,7 +55,10 @@ class TopicCatalog:
             except TopicUnreachableError:
                 raise
             except TopicError:
-                continue
+                self._forget({name})
+
+    def _forget(self, names: Collection[str]) -> None:
+        self._names = {topic_id: name for topic_id, name in self._names.items() if name not in names}
 
     def _noted(self, topics: Iterable[TopicDescription]) -> dict[str, TopicMetadata]:
         found = {}
@@ -63,7 +66,10 @@ class TopicCatalog:
             if one.topic_id == one.topic:
                 raise TopicError(f"topic {one.topic!r} has no id: {self.log} is older than Kafka 2.8")
             found[one.topic] = TopicMetadata(one.topic_id, len(one.partitions))
-            self._names[one.topic_id] = one.topic
+        ids = {topic.topic_id: name for name, topic in found.items()}
+        if not ids.keys() <= self._names.keys():
+            self._forget(found)  # a topic that was deleted and created again has another id
+            self._names |= ids
         return found
 
     def by_id(self, topic_ids: Iterable[str]) -> Mapping[str, str]:

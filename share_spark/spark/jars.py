@@ -193,11 +193,18 @@ def _shipped() -> frozenset[str]:
 
 def _jars(name: str, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> list[Path]:
     """Return the jars of one set, sorted; downloaded first if the cache lacks it."""
+    told = ", ".join(":".join(coordinate) for coordinate in wanted)
+    return cached_set(name, told, _ivy_module(wanted, excluded))
+
+
+def cached_set(name: str, told: str, module: str) -> list[Path]:
+    """Return the jars of one set, sorted; downloaded first if the cache lacks it. ``module``: an ivy.xml that depends
+    on them; ``told``: what is said of them while they are downloaded. Raises JarsError."""
     final = cache_dir() / "jars" / name
     if not final.is_dir():
         with _locked(cache_dir() / "jars.lock"):
             if not final.is_dir():
-                _download(final, wanted, excluded)
+                _download(final, told, module)
     return sorted(final.glob("*.jar"))
 
 
@@ -210,14 +217,13 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _download(final: Path, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> None:
+def _download(final: Path, told: str, module: str) -> None:
     """Download into a temporary directory beside `final`, then rename: whole or absent."""
-    coordinates = ", ".join(":".join(coordinate) for coordinate in wanted)
-    print(f"share_spark: downloading {coordinates} into {final} (once)", file=sys.stderr, flush=True)
+    print(f"share_spark: downloading {told} into {final} (once)", file=sys.stderr, flush=True)
     final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=final.parent) as partial:
         found = Path(partial) / "found"
-        _run_ivy(Path(partial), found, _ivy_module(wanted, excluded))
+        _run_ivy(Path(partial), found, module)
         found.rename(final)
 
 

@@ -315,6 +315,23 @@ def test_a_client_goes_on_after_the_broker_was_stopped_and_started_again(tmp_pat
     assert sorted(values) == [*range(200)]
 
 
+def test_a_topic_that_is_deleted_and_created_again_stops_no_other(broker: str, tmp_path: Path, topic: str) -> None:
+    other, admin = f"{topic}-other", AdminClient({"bootstrap.servers": broker})
+    for name, values in ((topic, range(10)), (other, range(10, 20))):
+        create_topic(broker, name, partitions=1)
+        produce(broker, name, values)
+    with gateway(broker, tmp_path) as address, consumer(address, topic=topic) as found:
+        found.subscribe([topic, other])
+        assert sorted(finished(found, 20)) == [*range(20)]
+        admin.delete_topics([other])[other].result(TIMEOUT_S)
+        produce(broker, topic, range(20, 30))
+        assert finished(found, 10) == [*range(20, 30)]
+        wait_until(lambda: other not in admin.list_topics(timeout=TIMEOUT_S).topics)
+        create_topic(broker, other, partitions=1)
+        produce(broker, other, range(30, 40))
+        assert finished(found, 10) == [*range(30, 40)]
+
+
 def test_all_topics_are_described_at_once_without_the_clusters_own(broker: str, topic: str) -> None:
     for number in range(3):
         create_topic(broker, f"{topic}-{number}", partitions=number + 1)

@@ -46,10 +46,14 @@ class Asking:
         request = make_message(load_request_schema(api.key, api.versions[-1]), values)
         return self.connection.ask(request, load_response_schema(api.key, api.versions[-1]))
 
-    def state(self, group_id: str = GROUP) -> str:
+    def described(self, group_id: str = GROUP, *, with_operations: bool = False) -> Any:
         (found,) = self.ask(
-            apis.SHARE_GROUP_DESCRIBE, group_ids=(group_id,), include_authorized_operations=False
+            apis.SHARE_GROUP_DESCRIBE, group_ids=(group_id,), include_authorized_operations=with_operations
         ).groups
+        return found
+
+    def state(self, group_id: str = GROUP) -> str:
+        found = self.described(group_id)
         return "" if found.error_code else str(found.group_state)
 
     def listed(self, **filters: object) -> dict[str, str]:
@@ -118,9 +122,7 @@ def test_a_group_from_its_first_member_to_its_end(place: Place) -> None:
             polled(found)
             assert tools.listed() == {GROUP: "Stable"}
             assert tools.listed(states_filter=("empty",)) == tools.listed(types_filter=("classic",)) == {}
-            (group,) = tools.ask(
-                apis.SHARE_GROUP_DESCRIBE, group_ids=(GROUP,), include_authorized_operations=False
-            ).groups
+            group = tools.described()
             (member,) = group.members
             assert (member.client_id, member.client_host) == ("rdkafka", "/127.0.0.1")
             (assigned,) = member.assignment.topic_partitions
@@ -132,6 +134,15 @@ def test_a_group_from_its_first_member_to_its_end(place: Place) -> None:
         assert (tools.listed(), tools.state(), tools.delete()) == ({}, "", NOT_FOUND)
         consumed(address)
         assert tools.listed() == {GROUP: "Empty"}
+
+
+def test_what_a_client_may_do_with_a_group_is_told_if_it_asks(place: Place) -> None:
+    unknown = -(2**31)
+    with place.gateway() as address, asking(address) as tools:
+        consumed(address)
+        assert tools.described().authorized_operations == unknown
+        assert tools.described(with_operations=True).authorized_operations == 3_400
+        assert tools.described("nobody", with_operations=True).authorized_operations == unknown
 
 
 def test_a_gateway_that_starts_again_knows_the_groups_in_the_tables(place: Place) -> None:
@@ -265,7 +276,7 @@ def test_a_state_that_cannot_be_read_is_said(place: Place) -> None:
         commit.write_text("no commit")
     with place.gateway() as address, asking(address) as tools:
         assert tools.ask(apis.LIST_GROUPS, states_filter=(), types_filter=()).error_code == STORAGE
-        (group,) = tools.ask(apis.SHARE_GROUP_DESCRIBE, group_ids=(GROUP,), include_authorized_operations=False).groups
+        group = tools.described()
         assert (group.error_code, "cannot be read" in group.error_message) == (STORAGE, True)
         assert (tools.delete(), tools.alter((TOPIC, 0, 3)).error_code) == (STORAGE, STORAGE)
 

@@ -123,6 +123,27 @@ def test_an_engine_that_was_replaced_is_followed_after_a_change(place: Place, ho
     wait_for_state(place, 4, 1)
 
 
+def test_a_group_goes_on_without_a_topic_that_was_deleted_and_begins_anew_with_one_of_its_name(
+    place: Place, host: GroupHost
+) -> None:
+    place.log.create_topic("other", 1)
+    former = place.log.describe("other").topic_id
+    host.subscribe([TOPIC, "other"])
+    wait_for_state(place, 1, 2)
+    place.log.delete_topic("other")
+    wait_for_state(place, 2, 2)  # its state stays: a broker may not know a topic for a moment
+    assert former in stored_topics(place)
+    place.log.create_topic("other", 1)
+    host.subscribe(["other"])
+    wait_for_state(place, 4, 2)  # the third has deleted the former state
+    assert stored_topics(place) == {place.log.describe(name).topic_id for name in (TOPIC, "other")}
+    assert host.is_running
+
+
+def stored_topics(place: Place) -> set[str]:
+    return {key.topic_id for key in ShareGroupAdmin(place.state).look().reader.group(GROUP).partitions}
+
+
 def test_a_host_that_has_ended_begins_no_engine(place: Place, host: GroupHost) -> None:
     host.subscribe([TOPIC])
     wait_for_state(place, 1, 1)
