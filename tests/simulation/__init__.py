@@ -9,9 +9,11 @@ order things happen. So a seed that fails is its own reproduction.
 - ``ports``: the ports of one engine; every effect has a point before and after it where the world may interfere;
 - ``delivery``: its tasks, workers and machines, if all answers come with the delivery;
 - ``late_delivery``: its calls and companion processes, if calls outlast the delivery;
+- ``orphans``: its workers, if they outlive their engine;
 - ``ledger_files``: the ledgers that outlive all of these;
 - ``ledger``: an independent record of all that happened, record by record, which judges every commit and every call; in
   the words of ``facts``, by the rules of ``settled``;
+- ``checks``: what must hold after each micro-batch;
 - ``at_the_end``: what must hold once everything is finished;
 - ``engine``: the real engine in such a process;
 - ``compaction``: a compaction that takes the group for idle;

@@ -11,6 +11,7 @@ from share_spark.engine.step import PartitionInput
 from share_spark.maintenance.idle_groups import snapshot_idle
 from share_spark.model.errors import SinkError
 from share_spark.model.ids import SharePartitionKey
+from tests.simulation.checks import check_state
 from tests.simulation.engine import SimulatedEngine
 from tests.twins.memory_output import InMemoryLeftBehind
 
@@ -32,7 +33,7 @@ class SimulatedCompaction(SimulatedEngine):
         size = snapshot_idle(self.store, left, self.batch_id)
         self.note("leaves the group alone" if size is None else f"has written {size} snapshots")
         if size is not None:
-            self.world.check_state(self)
+            check_state(self)
 
     def decides(self, now_ms: int, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
         """Nothing, at the time of the last micro-batch that counts."""

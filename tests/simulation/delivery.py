@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from share_spark.engine.attempts import FinishedCalls
 from share_spark.engine.delivery_port import (
     AcknowledgedSpan,
     AcquiredSpan,
@@ -34,6 +35,7 @@ from tests.simulation.facts import (
     demand,
 )
 from tests.simulation.ledger_files import Entry, SimulatedLedgers
+from tests.simulation.orphans import dies_before_workers, leave_behind, stop_orphans
 from tests.simulation.processes import Death
 
 if TYPE_CHECKING:
@@ -56,6 +58,11 @@ class MachineDeath(Exception):  # noqa: N818 - what happens to the machine
 class SimulatedDelivery(SimulatedLedgers, DeliveryAtOnce):
     """Some workers share out what was acquired."""
 
+    def finished_calls(self) -> Iterator[FinishedCalls]:
+        """Workers that have outlived their engines are waited for."""
+        stop_orphans(self.of.world)
+        yield from SimulatedLedgers.finished_calls(self)
+
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002
         self.of.point("forget the last delivery", OSError)
         if self.of.store.member_id in self._files:
@@ -70,7 +77,11 @@ class SimulatedDelivery(SimulatedLedgers, DeliveryAtOnce):
         began_ms = of.world.time_ms
         tasks, has_batches = list(self._tasks(acquired, in_turn=in_turn)), of.world.scenario.has_batches and not in_turn
         run = Run(of, tasks, has_batches, limits.budget_ms)
-        fault = run.work_off()
+        try:
+            fault = run.work_off()
+        except Death:
+            leave_behind(run)
+            raise
         of.point("after delivery", None)
         of.hears({one: (of.held[one], answer) for one, answer in run.said.items()}, fault)
         spans = [_span(one.partition, run.said, is_broken=fault is not None) for one in acquired]
@@ -113,13 +124,15 @@ class SimulatedDelivery(SimulatedLedgers, DeliveryAtOnce):
 class Task:
     """Some records in order. ``next``: the first that no handler was entered with. ``unsent``: accepted records whose
     output rows are still with the worker. ``order``: of keys, if it goes by them; a record whose count is 0 or less is
-    then none of its own: it is not finished, and its key waits so many milliseconds."""
+    then none of its own: it is not finished, and its key waits so many milliseconds. ``is_lost``: its worker has died,
+    and nobody repeats it."""
 
     records: list[tuple[At, int]]
     order: KeyOrder | None = None
     next: int = 0
     in_handler: list[tuple[At, int]] = field(default_factory=list)
     unsent: list[At] = field(default_factory=list)
+    is_lost: bool = False
 
     @property
     def over(self) -> bool:
@@ -128,7 +141,8 @@ class Task:
 
 @dataclass(slots=True)
 class Run:
-    """One delivery. ``said``: of every record that was acquired, in the end."""
+    """One delivery. ``said``: of every record that was acquired, in the end. ``is_alone``: its engine has died.
+    ``is_stopped``: the next one has told its workers to stop."""
 
     of: SimulatedEngine
     tasks: list[Task]
@@ -136,6 +150,8 @@ class Run:
     budget_ms: int
     said: dict[At, Said] = field(default_factory=dict)
     entered: int = 0
+    is_alone: bool = False
+    is_stopped: bool = False
     _until_ms: int = 0
     _fault: HandlerError | TopicUnreachableError | None = None
 
@@ -153,11 +169,36 @@ class Run:
             self.said.update((one, _NOT_ENTERED) for one in rest)
         return self._fault
 
+    def loses_engine(self) -> None:
+        """What is in the ledger counts for the next one."""
+        self.is_alone = True
+        for one, entry in self.of.world.files[self.of.store.member_id].get(0, {}).items():
+            self._note(one, entry)
+
+    def goes_on_alone(self, task: Task) -> bool:
+        """A step of a task without its engine; returns whether another one follows. Nobody repeats it."""
+        try:
+            if task.in_handler:
+                self._leave(task)
+            else:
+                self._enter(task)
+        except (WorkerDeath, Death):
+            self.of.note("a worker has died without its engine")
+            return False
+        except MachineDeath:
+            self.of.world.lose_ledgers({self.of.store.member_id})
+            return False
+        goes_on = bool(task.in_handler) or not (task.over or self._is_up)
+        if not goes_on:
+            self._flush(task)
+        return goes_on
+
     @property
     def _is_up(self) -> bool:
-        """No handler is entered any more: time is up, something is broken, or another engine owns the group."""
+        """No handler is entered any more: time is up, something is broken, or another engine owns the group. Without a
+        driver, workers know of that only by the stop sign."""
         world = self.of.world
-        is_replaced = world.ledger.owner[1] != self.of.run_id
+        is_replaced = self.is_stopped if self.is_alone else world.ledger.owner[1] != self.of.run_id
         return is_replaced or self._fault is not None or world.time_ms >= self._until_ms
 
     def _break(self, text: str) -> None:
@@ -165,6 +206,9 @@ class Run:
         self.of.faulted, self._fault = True, HandlerError(text)
 
     def _step(self, task: Task, *, rare: int) -> None:
+        if dies_before_workers(self.of.world, rare):
+            self.of.note("dies before its workers")
+            raise Death
         if not task.in_handler:
             try:
                 self.of.point("between two records", TopicUnreachableError, rare=rare)
@@ -234,6 +278,7 @@ class Run:
         kinds = {one: world.behaviour(one, count) for one, count in task.in_handler}
         if "kill engine" in kinds.values():
             self.of.note("killed in", *(f"{at}:{offset}" for at, offset in kinds))
+            task.is_lost = True
             raise Death
         if world.strikes(len(task.records)):
             raise MachineDeath if world.rng.random() < world.scenario.machine_rate else WorkerDeath
@@ -297,6 +342,7 @@ class Run:
         blocks = self.of.world.files.get(self.of.store.member_id)
         if blocks is not None:
             blocks.setdefault(0, {})[one] = entry
+            self.of.held[one].is_kept = self.is_alone and entry.said is not None
 
 
 def said_of(world: SimulatedWorld, one: At, count: int, kind: str) -> Said:

@@ -24,6 +24,7 @@ from share_spark.model.errors import (
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import DeliveryState
 from share_spark.model.requests import AcknowledgeType, Loss
+from tests.simulation.checks import check_done, check_state
 from tests.simulation.delivery import SimulatedDelivery
 from tests.simulation.facts import Acquisition, At, Courses, Decided, Said, demand
 from tests.simulation.late_delivery import SimulatedCompanion, SimulatedLateDelivery
@@ -142,7 +143,7 @@ class SimulatedEngine:
                 raise
             if self.stopping:
                 return
-        self.world.check_done(self)
+        check_done(self)
 
     def _run(self, *, stopping: bool) -> None:
         self._go_on_with_drained()
@@ -155,7 +156,7 @@ class SimulatedEngine:
         finally:
             self.batch_id += 1 + (stopping and self.world.is_late)  # it makes two
         self.said = self.answers
-        self.world.check_state(self)
+        check_state(self)
 
     def _go_on_with_drained(self) -> None:
         if self.has_drained:
@@ -334,6 +335,8 @@ class SimulatedEngine:
     def _output_is_lost(self) -> None:
         """An executor has died with the rows of what was accepted, for a reason that is not known."""
         if self.left_rows:
+            for held, _ in self.rows_to_hold.values():  # nobody can take them over any more
+                held.is_kept = False
             self.answers, self.left_rows, self.held_rows = self.said, {}, None
             return
         lost = Said(Loss.AFTER_HANDLER, "the executor is gone")

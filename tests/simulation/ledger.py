@@ -95,17 +95,20 @@ class Taken(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class Ledger(Books):
     """``counted``: by run and batch id. ``owners``: by version, the run that owned the group. ``lost``: members whose
-    own ledgers are gone with their machine. ``first``: from where on a partition's records are the group's.
-    ``key_of``: the key of a record that the log holds, if order is to be kept."""
+    own ledgers are gone with their machine. ``read``: those whose finished calls another one has read. ``first``: from
+    where on a partition's records are the group's. ``key_of``: the key of a record that the log holds, if order is to
+    be kept. ``is_called``: a worker that has outlived its engine has this record in its handler."""
 
     group_id: str
     windows: dict[TopicPartition, Window] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
     first: dict[TopicPartition, int] = field(default_factory=dict)
     owner: tuple[int, str] = (0, "")
     owners: list[str] = field(default_factory=list)
     counted: dict[tuple[str, int], StateCommit] = field(default_factory=dict)
     key_of: Callable[[At], bytes | None] = lambda _: None
+    is_called: Callable[[At], bool] = lambda _: False
 
     # ------------------------------------------------------------------------------------------------- who may write
 
@@ -154,6 +157,7 @@ class Ledger(Books):
         most = decided.config.max_records_per_trigger
         self._judge_suspects(taken, searched if searched >= Doubt.LOST_TWICE else Doubt.NONE, most)
         for one, cell, _ in taken:
+            demand(not self.is_called(one), one, "is acquired while a worker of an engine before is in its handler")
             self.acquisitions[one] = Acquisition(version, decided.member_id, cell.count, cell.doubt)
             attempts = self.entered[one] + self.overcharged[one]
             demand(cell.count == attempts + 1, one, "has count", cell.count, "after", attempts, "attempts")
@@ -284,7 +288,8 @@ class Ledger(Books):
         demand(count == before + 1, one, "delivered with count", count, "after", before, "attempts")
         held.course = Course(entered=True, waits=self.is_late)
         self.entered[one] += 1
-        demand(run_id == self.owner[1], one, "delivered by", run_id, "after it was replaced")
+        is_replaced = run_id != self.owner[1] and (self.is_late or held.member_id in self.read)
+        demand(not is_replaced, one, "delivered by", run_id, "after it was replaced")
         cell = self.windows[one[0]].cells.get(one[1])
         holds = cell is not None and cell[:3] == (ACQUIRED, count, held.member_id)
         demand(holds, one, "delivered without being held:", cell)

@@ -64,6 +64,7 @@ class SimulatedLedgers:
     def finished_calls(self) -> Iterator[FinishedCalls]:
         self.of.point("read finished calls", OSError)
         own, has_sink = self.of.store.member_id, self.of.world.scenario.has_sink
+        self.of.world.ledger.read |= self._files.keys() - {own}
         for member in reversed([member for member in self._files if member != own]):
             entries = {
                 one: (entry.count, entry.said)
@@ -89,7 +90,7 @@ class SimulatedLedgers:
 
     def forget_traces(self) -> None:
         self.of.point("forget traces", OSError)
-        for member in self.of.others & self._files.keys():
+        for member in sorted(self.of.others & self._files.keys()):
             self.of.note("forgets the traces of", member)
             del self._files[member]
 

@@ -11,16 +11,17 @@ from random import Random
 from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.model.config import DeliveryOrder
 from share_spark.model.errors import FencedError
-from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.partition import PartitionLimits, check_invariants
+from share_spark.model.ids import TopicPartition
+from share_spark.partition import PartitionLimits
 from tests.simulation.at_the_end import check_end
 from tests.simulation.compaction import SimulatedCompaction
 from tests.simulation.describe import brief
 from tests.simulation.engine import GROUP, SimulatedEngine
-from tests.simulation.facts import At, Cell, Decided, Violation, demand
+from tests.simulation.facts import At, Decided, Violation, demand
 from tests.simulation.late_delivery import SimulatedCompanion
 from tests.simulation.ledger import Ledger
 from tests.simulation.ledger_files import Files
+from tests.simulation.orphans import Orphans, end_orphans, step_orphans
 from tests.simulation.scenario import Behaviour, Scenario, another_setting, draw, unhindered
 from tests.twins.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
 from tests.twins.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
@@ -45,6 +46,7 @@ class SimulatedWorld:
         self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
         self.ledger = Ledger(letters=self.letters, group_id=GROUP, is_late=self.is_late)
         self.ledger.key_of = lambda one: self.key(one) if self.record(one) is not None else None
+        self.ledger.is_called = lambda one: any(orphans.calls(one) for orphans in self.orphans)
         self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
         self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
         self.files: Files = {}
@@ -55,6 +57,7 @@ class SimulatedWorld:
         self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None
         self.engines: list[SimulatedEngine] = []
         self.companions: list[SimulatedCompanion] = []
+        self.orphans: list[Orphans] = []
         self.runs, self.is_calm = 0, False
         self.topic_names = [f"topic{n}" for n in range(len(self.scenario.partitions))]
         for name, partitions in zip(self.topic_names, self.scenario.partitions, strict=True):
@@ -101,6 +104,7 @@ class SimulatedWorld:
         self.ledger.lost |= members
         for member in members:
             self.files.pop(member, None)
+        end_orphans(self, members)
 
     def delays(self) -> bool:
         """Does an append fail in such a way that it may still happen later?"""
@@ -299,6 +303,8 @@ class SimulatedWorld:
             choices.append((self.scenario.setting_weight, self._change_setting))
         if self.companions:
             choices.append((4.0, self._step_companion))
+        if self.orphans:
+            choices.append((3.0, lambda: step_orphans(self)))
         if self.engines:
             one = self.rng.choice(self.engines)
             choices.append((8.0, lambda: self._resume(one)))
@@ -365,6 +371,8 @@ class SimulatedWorld:
             self._resume(self.rng.choice(others) if others and self.rng.random() < 0.3 else last)
             if self.companions and self.rng.random() < 0.3:
                 self._step_companion()
+            if self.orphans and self.rng.random() < 0.3:
+                step_orphans(self)
             if last.process.over and not self._is_finished(last):
                 last = self._start_engine(available_now=True)
             self._wait(self.limits.lock_duration_ms // 3)
@@ -388,34 +396,6 @@ class SimulatedWorld:
         engine.note(f"v{version}", commit.kind, f"batch {commit.batch_id}", stale, records)
         if counts:
             engine.held.update((one, held) for one, held in self.ledger.acquisitions.items() if held.version == version)
-
-    def check_state(self, engine: SimulatedEngine) -> None:
-        """What a restart would load is what the ledger knows, and what the engine believes if it owns the group."""
-        state = self.state_log.state(GROUP)
-        for topic, partition in state.values():
-            check_invariants(partition)
-            window = self.ledger.windows[TopicPartition(topic, partition.key.partition)]
-            cells = {
-                o: Cell(*run[2:]) for run in partition.in_flight for o in range(run.first_offset, run.last_offset + 1)
-            }
-            demand(cells == window.cells, partition.key, "is", cells, "not", window.cells)
-            demand(partition.start_offset == window.start, partition.key, "starts at", partition.start_offset)
-        if self.ledger.owner[1] == engine.run_id:
-            demand(engine.store._live == state, engine.run_id, "believes", engine.store._live, "not", state)
-
-    def check_done(self, engine: SimulatedEngine) -> None:
-        """An available-now run says that everything below its targets is finished, but for what is paused."""
-        targets = engine.engine._targets or {}
-        names = {self.topics.describe(name).topic_id: name for name in self.topic_names}
-        for key, target in targets.items():
-            if engine.pauses.holds(names[key.topic_id], key.partition, engine.now_ms):
-                continue
-            self._check_finished(names, key, target)
-
-    def _check_finished(self, names: dict[str, str], key: SharePartitionKey, target: int) -> None:
-        at = TopicPartition(names[key.topic_id], key.partition)
-        window = self.ledger.windows[at]
-        demand(window.start >= target, at, "is not finished: SPSO", window.start, "target", target)
 
 
 def run_seed(seed: int, *, is_late: bool | None = None) -> str:

@@ -52,7 +52,8 @@ class Scenario:
     ``asks_delays``: handlers say when they want to have a record again. ``pause_weight``: of an operator who pauses or
     resumes something, among what else may happen in a turn. ``setting_weight``: of one who changes a setting, likewise.
     ``different_keys``: of the records of a partition. ``most_throttles``: by a service, of each record
-    before anything else. ``is_late``: calls outlast deliveries.
+    before anything else. ``is_late``: calls outlast deliveries. ``outlive_rate``: how often workers outlive
+    their engine, if all answers come with the delivery.
     """
 
     config: GroupConfig
@@ -81,6 +82,7 @@ class Scenario:
     different_keys: int = 1
     most_throttles: int = 0
     is_late: bool = False
+    outlive_rate: float = 0.0
 
     def asked_ms(self, number: int) -> int | None:
         """The delay that a handler asks for with one of its releases."""
@@ -140,7 +142,8 @@ def _with_flow(found: Scenario, rng: Random) -> Scenario:
     found = replace(found, config=by_key, different_keys=rng.choice([1, 2, 6])) if rng.random() < 0.3 else found
     found = replace(found, most_throttles=rng.choice([0, 0, 0, 3]))
     in_flight = replace(found.config, max_in_flight=rng.choice([1, 2, 3, 5, 16, 40]))
-    return replace(found, config=in_flight, is_late=rng.random() < _LATE)
+    found = replace(found, config=in_flight, is_late=rng.random() < _LATE)
+    return replace(found, outlive_rate=rng.choice([0.5, 0.5, 0.0, 1.0, 0.0, 0.0]))
 
 
 def another_setting(config: GroupConfig, rng: Random, *, is_late: bool) -> GroupConfig:

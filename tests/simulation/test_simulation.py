@@ -28,6 +28,7 @@ from share_spark.partition.draft import Draft
 from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.transitions import Event
 from tests.simulation.delivery import Run, SimulatedDelivery, Task
+from tests.simulation.orphans import Orphans
 from tests.simulation.play import SimulatedWorld, run_seed
 from tests.support.window_forms import ALWAYS, NEVER, columns_from
 from tests.twins.memory import InMemoryShareStateStore, InMemoryStateLog
@@ -390,19 +391,31 @@ def finished_calls_lose_their_errors(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("share_spark.engine.takeover._inside", lambda *_: ())
 
 
+def the_next_engine_stops_no_workers(patch: pytest.MonkeyPatch) -> None:
+    """They go on after it has read what they have finished."""
+    patch.setattr("tests.simulation.delivery.stop_orphans", lambda _: None)
+
+
+def the_next_engine_does_not_wait_for_workers(patch: pytest.MonkeyPatch) -> None:
+    """They begin nothing more, and end their calls after it has read what they have finished."""
+    patch.setattr(Orphans, "end_calls", lambda _: None)
+
+
 FIRST_SEEDS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     settings_stay_what_they_were_at_the_start: 62,
-    what_may_still_land_is_followed_by_others: 406_082,
+    what_may_still_land_is_followed_by_others: 406_304,
     a_whole_batch_is_archived_at_the_limit: 17,
     the_first_death_archives_at_the_limit: 114,
     dead_letters_are_not_made_good: 17,
     without_a_target_nothing_is_kept: 791,
     the_sink_is_not_claimed: 533,
     what_may_be_in_the_sink_is_given_back: 68,
-    the_journal_is_listed_before_the_sink_is_claimed: 1856,
+    the_journal_is_listed_before_the_sink_is_claimed: 3771,
     dead_letters_are_made_of_what_is_gone: 74,
+    a_compaction_does_not_claim_the_sink: 981,
     a_compaction_looks_at_the_journals_before_its_claims_only: 36,
     what_a_search_leaves_out_holds_back_nothing: 65,
+    the_next_engine_stops_no_workers: 153,
 }
 """Of what shows late: the seeds before were played once, and show nothing. Where these do not show it any more, because
 the plays have changed, the search goes on from them."""
@@ -453,6 +466,9 @@ the plays have changed, the search goes on from them."""
         (finished_calls_are_forgotten, "should be Fate(kind='accepted'"),
         (finished_calls_count_for_any_attempt, "acquired as"),
         (finished_calls_lose_their_errors, "does not say"),
+        (the_next_engine_stops_no_workers, "after it was replaced"),
+        (the_next_engine_stops_no_workers, "is acquired while a worker of an engine before is in its handler"),
+        (the_next_engine_does_not_wait_for_workers, "which the next engine has not taken over"),
     ],
 )
 def test_a_wrong_engine_is_convicted(
