@@ -87,6 +87,7 @@ def _door(spec: ShareGroupSpec) -> ListeningGroup | None:
         spec.listen_on,
         stored=StoredGroups(spec.state, spec.spark),
         advertised=spec.advertised,
+        tls=None if spec.tls is None else spec.tls.context(),
         lock_duration_ms=spec.config.lock_duration_ms,
     )
 

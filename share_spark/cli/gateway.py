@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from share_spark.cli.arguments import CHOOSE_ONE, pairs_of, parsed, topic_place
 from share_spark.cli.config_files import START, ConfigFile, read_config
+from share_spark.cli.gateway_arguments import door_settings, tls_of
 from share_spark.cli.signals import asked_to_end
 from share_spark.delta.location import Location
 from share_spark.maintenance.heartbeat import wall_clock_ms
@@ -29,15 +30,22 @@ def serve_clients(arguments: Sequence[str]) -> int:
     from share_spark.state.tables import check_place
 
     given = parsed(arguments)
-    listen, advertised = parse_address(given.listen), given.advertise and parse_address(given.advertise)
-    state, config = _path(given.state, "--state"), _config(given)
+    file = read_config(given.config) if given.config else ConfigFile()
+    door = door_settings(given, file.gateway)
+    listen, advertised = (
+        parse_address(door["listen"]),
+        parse_address(door["advertise"]) if "advertise" in door else None,
+    )
+    files = tls_of(door)
+    tls = None if files is None else files.context()
+    state, config = _path(given.state, "--state"), _config(given, file)
     check_place(None, state)
     source = _source(given, config)
     catalog = TopicCatalog(source.log)
     catalog.all()
     place = GroupPlace(state=state, log=source.log, topics=source.table, kafka=source.kafka, config=config)
     groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
-    gateway = Gateway.open(listen, groups, catalog, advertised=advertised)
+    gateway = Gateway.open(listen, groups, catalog, advertised=advertised, tls=tls)
     try:
         with asked_to_end() as over:
             print(f"share-spark: share consumers connect to {gateway.address}, until Ctrl-C", flush=True)
@@ -68,9 +76,8 @@ def _path(text: str, option: str) -> Location:
     return location
 
 
-def _config(given: Namespace) -> GroupConfig:
+def _config(given: Namespace, file: ConfigFile) -> GroupConfig:
     """Return the settings that groups begin with: command line over file. ``share-spark configs`` changes those of one
     group."""
-    file = read_config(given.config) if given.config else ConfigFile()
     start = {} if given.starting is None else {START: given.starting}
     return file.config.changed(pairs_of("--option", given.option) | start)

@@ -29,11 +29,13 @@ others are answered."""
 class ConnectionLimits:
     """The limits of one connection.
 
-    ``frame_bytes``: of one request. ``idle_s``: the time without a whole request, or in which the client does not take
-    what was sent, after which it is disconnected (Kafka: ``connections.max.idle.ms``).
+    ``frame_bytes``: of one request. ``login_s``: the time for the TLS handshake. ``idle_s``: the time without a whole
+    request, or in which the client does not take what was sent, after which it is disconnected (Kafka:
+    ``connections.max.idle.ms``).
     """
 
     frame_bytes: int = 1 << 20
+    login_s: float = 10.0
     idle_s: float = 600.0
 
 
@@ -41,7 +43,7 @@ class Owner(Protocol):
     """The owner of connections, who is told of their lives."""
 
     def began(self, connection: Connection) -> None:
-        """Take note of a connection; it may be closed at once."""
+        """Take note of a connection."""
         ...
 
     def ended(self, connection: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ssl import SSLContext
 
 from share_spark.gateway.served_groups import ServedGroups
 from share_spark.gateway.server import Server
@@ -23,12 +24,18 @@ class Gateway:
 
     @classmethod
     def open(
-        cls, listen: Address, groups: ServedGroups, catalog: TopicCatalog, *, advertised: Address | None = None
+        cls,
+        listen: Address,
+        groups: ServedGroups,
+        catalog: TopicCatalog,
+        *,
+        advertised: Address | None = None,
+        tls: SSLContext | None = None,
     ) -> Gateway:
         """Listen. ``advertised``: the address that clients are told to connect to, else the one that is listened on.
         Raises EnvironmentFault: the port is in use, or the address is not one of this machine."""
         service = Service(groups, catalog, advertised or listen)
-        thread = GatewayThread(Server(*listen, service))
+        thread = GatewayThread(Server(*listen, service, tls=tls))
         try:
             address = thread.start()
         except OSError as fault:

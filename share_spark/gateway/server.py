@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field, replace
+import socket
+from dataclasses import dataclass, field
 from itertools import count
 from ssl import SSLContext
 
 from share_spark.gateway.connection import Connection, ConnectionLimits
 from share_spark.gateway.handler import Handler
+from share_spark.gateway.listener import Listener, take
 from share_spark.kafka.broker_connection import Address
 
 _log = logging.getLogger(__name__)
@@ -34,44 +36,49 @@ class Server:
         handler: Handler,
         limits: ServerLimits | None = None,
         *,
-        ssl: SSLContext | None = None,
+        tls: SSLContext | None = None,
     ) -> None:
-        """Do not listen yet. ``port``: 0 for any that is free. ``ssl``: for TLS."""
+        """Do not listen yet. ``port``: 0 for any that is free."""
         self._place = Address(host, port)
         self._handler = handler
         self._limits = limits or ServerLimits()
-        self._ssl = ssl
+        self._tls = tls
         self._ids = count(1)
+        self._beginning: set[Connection] = set()
         self._connections: set[Connection] = set()
         self._none_left = asyncio.Event()
-        self._listener: asyncio.Server | None = None
+        self._listener = Listener(self._begin)
 
     async def start(self) -> Address:
         """Listen, and return the address. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._new_connection, *self._place, ssl=self._ssl)
-        return Address(*self._listener.sockets[0].getsockname()[:2])
+        return await self._listener.start(self._place)
 
     async def stop(self) -> None:
         """Stop listening, and disconnect all clients: requests that are being answered are cancelled, and the handler
         is told of each connection that is closed. Only after ``start``, once."""
-        assert self._listener is not None
-        self._listener.close()
-        self._limits = replace(self._limits, connections=0)
+        await self._listener.stop()
         for connection in self._connections:
             connection.close("the server stops")
         if self._connections:
             await self._none_left.wait()
 
-    def _new_connection(self) -> Connection:
-        return Connection(next(self._ids), self._handler, self._limits.connection, self)
+    async def _begin(self, accepted: socket.socket) -> None:
+        """Make a connection of what was accepted, or close it at once."""
+        if len(self._connections) + len(self._beginning) >= self._limits.connections:
+            _log.debug("a connection is closed: there are too many")
+            accepted.close()
+            return
+        connection = Connection(next(self._ids), self._handler, self._limits.connection, self)
+        self._beginning.add(connection)
+        try:
+            await take(accepted, connection, self._tls, self._limits.connection.login_s)
+        finally:
+            self._beginning.discard(connection)
 
     def began(self, connection: Connection) -> None:
-        """Keep a connection, or close it at once."""
-        if len(self._connections) >= self._limits.connections:
-            connection.close("there are too many connections")
-        else:
-            self._connections.add(connection)
+        """Keep a connection."""
+        self._beginning.discard(connection)
+        self._connections.add(connection)
 
     def ended(self, connection: Connection) -> None:
         """Forget a connection that has ended, and tell the handler."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
-from share_spark import EmbeddedTopicLog
+from share_spark import EmbeddedTopicLog, Tls
 from share_spark import Message as Record
 from share_spark.delta.location import Location
 from share_spark.gateway.gateway import Gateway
@@ -50,10 +50,10 @@ class Place(NamedTuple):
         self.log.append(TOPIC, [Record(b"%d" % number) for number in range(first, last + 1)])
 
     @contextmanager
-    def gateway(self, port: int = 0, **settings: object) -> Iterator[Address]:
+    def gateway(self, port: int = 0, *, tls: Tls | None = None, **settings: object) -> Iterator[Address]:
         """A gateway in this process."""
         source = TopicSource.of_table(None, Location.parse(self.topics))
-        with serving(source, self.state, settings_of(settings), port) as address:
+        with serving(source, self.state, settings_of(settings), port, tls=tls) as address:
             yield address
 
 
@@ -64,12 +64,15 @@ def settings_of(given: Mapping[str, object]) -> GroupConfig:
 
 
 @contextmanager
-def serving(source: TopicSource, state: str, config: GroupConfig, port: int = 0) -> Iterator[Address]:
+def serving(
+    source: TopicSource, state: str, config: GroupConfig, port: int = 0, *, tls: Tls | None = None
+) -> Iterator[Address]:
     """A gateway to these topics, in this process."""
     where = Location.parse(state)
     place = GroupPlace(state=where, log=source.log, topics=source.table, kafka=source.kafka, config=config)
     groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
-    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log))
+    context = None if tls is None else tls.context()
+    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log), tls=context)
     try:
         yield gateway.address
     finally:
@@ -77,13 +80,16 @@ def serving(source: TopicSource, state: str, config: GroupConfig, port: int = 0)
 
 
 @contextmanager
-def consumer(address: Address, *, group: str = GROUP, topic: str = TOPIC) -> Iterator[ShareConsumer]:
+def consumer(
+    address: Address, *, group: str = GROUP, topic: str = TOPIC, security: Mapping[str, str] = {}
+) -> Iterator[ShareConsumer]:
     """A consumer that acknowledges each record by itself."""
     settings = {
         "bootstrap.servers": str(address),
         "group.id": group,
         "share.acknowledgement.mode": "explicit",
         "log_level": 2,  # without it the client says that its share consumer is a preview
+        **security,
     }
     found = ShareConsumer(settings)
     found.subscribe([topic])
