@@ -45,6 +45,7 @@ class ShareGroupSpec:
     listen_on: Address | None = None
     advertised: Address | None = None
     tls: Tls | None = None
+    users: str | None = None
 
     def __repr__(self) -> str:
         return ", ".join([repr(self.group_id), *(f"{name}={value}" for name, value in self._said())])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
 from share_spark.cli.dead_letter_arguments import add_dead_letters, add_record
-from share_spark.cli.gateway_arguments import add_gateway
+from share_spark.cli.gateway_arguments import add_gateway, add_gateway_user
 from share_spark.cli.written_values import not_negative, positive
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
@@ -125,11 +125,14 @@ def command_parser() -> argparse.ArgumentParser:
     """Return the parser of `share-spark` with all its commands."""
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"share-spark {version('share_spark')}")
-    names = "run, gateway, groups, configs, top, dead-letters, report, ui, exporter, compact, history, verify, doctor"
-    commands = parser.add_subparsers(dest="command", required=True, metavar=f"{names} or prepare", parser_class=_Parser)
+    names = "run, gateway, gateway-user, groups, configs, top, dead-letters, report, ui, exporter, compact, history"
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar=f"{names}, verify, doctor or prepare", parser_class=_Parser
+    )
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
         ("gateway", "serve topics of any Kafka or of a Delta table to share consumers, without Spark", add_gateway),
+        ("gateway-user", "add a user who may log in at gateways, or change the password", add_gateway_user),
         ("groups", "list, describe, change, pause and delete share groups", _add_groups),
         ("configs", "settings of a group that can change while it runs", _add_configs),
         ("top", "the progress of groups, live in the terminal", _add_top),

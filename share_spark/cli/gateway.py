@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def serve_clients(arguments: Sequence[str]) -> int:
     """Serve clients until Ctrl-C or SIGTERM. Raises ConfigError, StateError, TopicError, EnvironmentFault: nothing was
     changed."""
+    from share_spark.gateway.door import Door
     from share_spark.gateway.gateway import Gateway, parse_address
     from share_spark.gateway.group_host import GroupPlace
     from share_spark.gateway.served_groups import AnyGroup
@@ -31,13 +32,10 @@ def serve_clients(arguments: Sequence[str]) -> int:
 
     given = parsed(arguments)
     file = read_config(given.config) if given.config else ConfigFile()
-    door = door_settings(given, file.gateway)
-    listen, advertised = (
-        parse_address(door["listen"]),
-        parse_address(door["advertise"]) if "advertise" in door else None,
-    )
-    files = tls_of(door)
-    tls = None if files is None else files.context()
+    said = door_settings(given, file.gateway)
+    listen = parse_address(said["listen"])
+    advertised = parse_address(said["advertise"]) if "advertise" in said else None
+    door = Door.of(listen, tls=tls_of(said), users=said.get("users"))
     state, config = _path(given.state, "--state"), _config(given, file)
     check_place(None, state)
     source = _source(given, config)
@@ -45,7 +43,7 @@ def serve_clients(arguments: Sequence[str]) -> int:
     catalog.all()
     place = GroupPlace(state=state, log=source.log, topics=source.table, kafka=source.kafka, config=config)
     groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
-    gateway = Gateway.open(listen, groups, catalog, advertised=advertised, tls=tls)
+    gateway = Gateway.open(listen, groups, catalog, advertised=advertised, door=door)
     try:
         with asked_to_end() as over:
             print(f"share-spark: share consumers connect to {gateway.address}, until Ctrl-C", flush=True)

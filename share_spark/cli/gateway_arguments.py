@@ -28,8 +28,16 @@ def add_gateway(command: ArgumentParser) -> None:
     add("--tls-certificate", metavar="FILE", help="clients connect with TLS: the certificate chain in PEM ...")
     add("--tls-key", metavar="FILE", help="... its key in PEM, without a password ...")
     add("--tls-client-ca", metavar="FILE", help="... and the authorities of clients, who then need certificates")
+    add("--users", metavar="FILE", help="clients log in by SASL: the file that `gateway-user` writes")
     add("--starting", metavar="WHERE", help="new groups start at earliest, latest (default) or by_duration:PT1H")
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of all groups; repeatable")
+
+
+def add_gateway_user(command: ArgumentParser) -> None:
+    """Add the options of `share-spark gateway-user`."""
+    add = command.add_argument
+    add("name", metavar="NAME", help="the user; the password is asked for, or the first line of standard input")
+    add("--file", required=True, metavar="FILE", help="the file for --users of gateways; made if it is not there")
 
 
 def door_settings(given: Namespace, file: Mapping[str, str]) -> dict[str, str]:

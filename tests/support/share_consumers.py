@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
-from share_spark import EmbeddedTopicLog, Tls
+from share_spark import EmbeddedTopicLog
 from share_spark import Message as Record
 from share_spark.delta.location import Location
+from share_spark.gateway.door import Door
 from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_host import GroupPlace
 from share_spark.gateway.served_groups import AnyGroup
@@ -50,10 +51,10 @@ class Place(NamedTuple):
         self.log.append(TOPIC, [Record(b"%d" % number) for number in range(first, last + 1)])
 
     @contextmanager
-    def gateway(self, port: int = 0, *, tls: Tls | None = None, **settings: object) -> Iterator[Address]:
+    def gateway(self, port: int = 0, *, door: Door | None = None, **settings: object) -> Iterator[Address]:
         """A gateway in this process."""
         source = TopicSource.of_table(None, Location.parse(self.topics))
-        with serving(source, self.state, settings_of(settings), port, tls=tls) as address:
+        with serving(source, self.state, settings_of(settings), port, door=door) as address:
             yield address
 
 
@@ -65,14 +66,13 @@ def settings_of(given: Mapping[str, object]) -> GroupConfig:
 
 @contextmanager
 def serving(
-    source: TopicSource, state: str, config: GroupConfig, port: int = 0, *, tls: Tls | None = None
+    source: TopicSource, state: str, config: GroupConfig, port: int = 0, *, door: Door | None = None
 ) -> Iterator[Address]:
     """A gateway to these topics, in this process."""
     where = Location.parse(state)
     place = GroupPlace(state=where, log=source.log, topics=source.table, kafka=source.kafka, config=config)
     groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
-    context = None if tls is None else tls.context()
-    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log), tls=context)
+    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log), door=door)
     try:
         yield gateway.address
     finally:

@@ -17,6 +17,7 @@ from confluent_kafka import AcknowledgeType
 
 from share_spark import Tls, cli
 from share_spark.gateway.connection import ConnectionLimits
+from share_spark.gateway.door import Door
 from share_spark.gateway.server import Server, ServerLimits
 from share_spark.gateway.thread import GatewayThread
 from share_spark.kafka.broker_connection import Address
@@ -64,7 +65,7 @@ def test_a_share_consumer_consumes_over_tls(tmp_path: Path, authority: Authority
     place = Place.below(tmp_path)
     place.produce(1, 1_000)
     security = {"security.protocol": "SSL", "ssl.ca.location": str(authority.ca)}
-    with place.gateway(tls=files) as address, consumer(address, security=security) as found:
+    with place.gateway(door=Door(tls=files.context())) as address, consumer(address, security=security) as found:
         assert sum(work_off(found, 1_000, lambda _: AcknowledgeType.ACCEPT).values()) == 1_000
 
 
