@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,10 @@ def add_gateway_user(command: ArgumentParser) -> None:
     add = command.add_argument
     add("name", metavar="NAME", help="the user; the password is asked for, or the first line of standard input")
     add("--file", required=True, metavar="FILE", help="the file for --users of gateways; made if it is not there")
+    add("--group", action="append", default=[], metavar="NAME", help="may use this group, or those below 'NAME*' ...")
+    add("--topic", action="append", default=[], metavar="NAME", help="... and their records of this topic; repeatable")
+    changes = "may change and delete these groups, their offsets and settings"
+    add("--administer", action=BooleanOptionalAction, help=changes)
 
 
 def door_settings(given: Namespace, file: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from kio.static.protocol import RequestPayload
 
+from share_spark.gateway.access import Rules
 from share_spark.gateway.apis import API_VERSIONS, BEFORE_LOGIN, OF_LOGIN, api_versions_answer
 from share_spark.gateway.frames import Answer, FrameSplitter, RequestHead, answer_frame, read_head, read_request
 from share_spark.gateway.handler import Handler, RequestContext
@@ -188,7 +189,8 @@ class Connection(asyncio.Protocol):
         # A version of ApiVersions that is not known cannot be read, but is answered.
         if head.api_key == API_VERSIONS.key and head.api_version not in API_VERSIONS.versions:
             return api_versions_answer(head.api_version)
-        if head.api_key not in BEFORE_LOGIN and not self._login.is_done:
+        rules = self._login.rules
+        if rules is None and head.api_key not in BEFORE_LOGIN:
             raise MalformedRequestError(f"a request of API {head.api_key} before the login")
         if len(frame) < _LONG_FRAME_BYTES:
             client_id, message = read_request(frame, head)
@@ -196,7 +198,9 @@ class Connection(asyncio.Protocol):
             client_id, message = await asyncio.to_thread(read_request, frame, head)
         if head.api_key == API_VERSIONS.key:
             return api_versions_answer(head.api_version)
-        context = RequestContext(self.id, client_id, self._client_host, head.api_key, head.api_version)
+        context = RequestContext(
+            self.id, client_id, self._client_host, head.api_key, head.api_version, rules or Rules()
+        )
         if head.api_key in OF_LOGIN:
             return await self._log_in(context, message)
         return await self._handler.answer(context, message)
@@ -210,7 +214,7 @@ class Connection(asyncio.Protocol):
 
     def _note_login(self) -> None:
         """Lift the limits for strangers as soon as the client is known."""
-        if self._login.is_done and not self._is_known:
+        if self._login.rules is not None and not self._is_known:
             self._is_known = True
             self._login_timer.cancel()
             self._frames.most_bytes = self._limits.frame_bytes

@@ -14,6 +14,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as WireError
 from kio.static.protocol import ResponsePayload
 
+from share_spark.gateway.access import EVERYTHING, Rules
 from share_spark.gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.message_maker import make_message
@@ -40,8 +41,8 @@ class Login(Protocol):
     """The login of one connection, for the thread of the event loop."""
 
     @property
-    def is_done(self) -> bool:
-        """Whether the client has logged in, and is still known."""
+    def rules(self) -> Rules | None:
+        """The rules of the user; None: the client has not logged in, or its user is no longer there."""
         ...
 
     async def answer(self, context: RequestContext, request: Any) -> LoginAnswer:
@@ -52,7 +53,7 @@ class Login(Protocol):
 class NoLogin:
     """The Login of a gateway that asks for none."""
 
-    is_done = True
+    rules = EVERYTHING
 
     async def answer(self, context: RequestContext, request: Any) -> LoginAnswer:  # noqa: ARG002
         """See ``Login``: a broker refuses it too, where it asks for none."""
@@ -100,8 +101,9 @@ class _SaslLogin:
     _user: str | None = None
 
     @property
-    def is_done(self) -> bool:
-        return self._user is not None and self._user in self.logins.file.users.by_name
+    def rules(self) -> Rules | None:
+        user = None if self._user is None else self.logins.file.users.by_name.get(self._user)
+        return None if user is None else user.rules
 
     async def answer(self, context: RequestContext, request: Any) -> LoginAnswer:
         if context.api_key == SASL_HANDSHAKE.key and not self._mechanism:

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from share_spark.gateway.access import Rules
 from share_spark.gateway.scram import ScramKeys
 from share_spark.kafka.sasl_exchange import LEAST_ITERATIONS, MOST_ITERATIONS, SCRAM_HASHES
 from share_spark.model.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
+_RULES = ("groups", "topics", "administers")
 _ITERATIONS = 16_384
 _SALT_BYTES = 16
 _LOOK_S = 1.0
@@ -37,14 +39,15 @@ class User:
     """A user. ``keys``: by mechanism."""
 
     keys: Mapping[str, ScramKeys]
+    rules: Rules
 
     @classmethod
-    def of(cls, password: bytes) -> User:
-        """Return a user with this password."""
+    def of(cls, password: bytes, rules: Rules) -> User:
+        """Return a user with this password. Raises ConfigError: not the rules of a user."""
+        _check_rules(rules)
         salt = secrets.token_bytes(_SALT_BYTES)
-        return cls(
-            keys={name: ScramKeys.of(name, password, salt=salt, iterations=_ITERATIONS) for name in SCRAM_HASHES}
-        )
+        keys = {name: ScramKeys.of(name, password, salt=salt, iterations=_ITERATIONS) for name in SCRAM_HASHES}
+        return cls(keys=keys, rules=rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +104,30 @@ def parse_users(text: str) -> Users:
 def _user(name: str, table: Mapping[str, Any]) -> User:
     _check_name(name)
     where, mechanisms = f"user {name}", {mechanism.lower(): mechanism for mechanism in SCRAM_HASHES}
-    _check_names(where, table, mechanisms.keys())
+    _check_names(where, table, {*_RULES, *mechanisms})
+    rules = Rules(**{key: _rule(where, key, table[key]) for key in _RULES if key in table})
+    _check_rules(rules, where)
     keys = {known: _keys(f"{where}, {key}", table[key], known) for key, known in mechanisms.items() if key in table}
     if not keys:
         raise ConfigError(f"{where} has none of {', '.join(mechanisms)}")
-    return User(keys=keys)
+    return User(keys=keys, rules=rules)
+
+
+def _rule(where: str, name: str, value: Any) -> Any:
+    """Return the value of a rule, as it is in ``Rules``."""
+    if name == "administers":
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where}: administers must be true or false")
+        return value
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ConfigError(f"{where}: {name} must be a list of names")
+    return tuple(value)
+
+
+def _check_rules(rules: Rules, where: str = "rules") -> None:
+    for pattern in (*rules.groups, *rules.topics):
+        if not pattern or "*" in pattern[:-1]:
+            raise ConfigError(f"{where}: {pattern!r} is neither a name nor the beginning of one with a * after it")
 
 
 def _keys(where: str, table: Any, mechanism: str) -> ScramKeys:
@@ -145,6 +167,8 @@ def _lines(users: Users) -> Iterator[str]:
     yield f"{_HEAD}decoy = {_written(users.decoy)}"
     for name, user in users.by_name.items():
         yield f"\n[users.{json.dumps(name, ensure_ascii=False)}]"
+        for rule in _RULES:
+            yield f"{rule} = {json.dumps(getattr(user.rules, rule), ensure_ascii=False)}"
         for mechanism, keys in user.keys.items():
             parts = {"salt": keys.salt, "stored-key": keys.stored_key, "server-key": keys.server_key}
             written = ", ".join(f"{part} = {_written(key)}" for part, key in parts.items())

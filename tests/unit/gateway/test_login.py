@@ -18,6 +18,7 @@ from kio.schema.sasl_handshake.v1 import SaslHandshakeRequest
 
 from share_spark import Tls
 from share_spark.gateway import users as users_module
+from share_spark.gateway.access import EVERYTHING
 from share_spark.gateway.connection import ConnectionLimits
 from share_spark.gateway.door import Door
 from share_spark.gateway.server import Server, ServerLimits
@@ -41,7 +42,7 @@ FAILED, ILLEGAL = ErrorCode.sasl_authentication_failed, ErrorCode.illegal_sasl_s
 
 @pytest.fixture(scope="module")
 def users() -> Users:
-    return Users.none().with_user("alice", User.of(SECRET.encode()))
+    return Users.none().with_user("alice", User.of(SECRET.encode(), EVERYTHING))
 
 
 @pytest.fixture

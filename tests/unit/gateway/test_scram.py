@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from share_spark.gateway.access import EVERYTHING
 from share_spark.gateway.scram import ExchangeError, PlainExchange, Said, ScramExchange, ScramKeys
 from share_spark.gateway.users import User, Users
 from share_spark.kafka.sasl_exchange import SCRAM_HASHES, scram
@@ -25,7 +26,7 @@ def rfc_exchange() -> ScramExchange:
 
 @pytest.fixture(scope="module")
 def users() -> Users:
-    return Users.none().with_user("me, myself = I", User.of(HARD.encode()))
+    return Users.none().with_user("me, myself = I", User.of(HARD.encode(), EVERYTHING))
 
 
 def test_scram_as_in_the_rfc() -> None:

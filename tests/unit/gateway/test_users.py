@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from share_spark import cli
 from share_spark.gateway import users as users_module
+from share_spark.gateway.access import EVERYTHING, Rules
 from share_spark.gateway.users import User, Users, UsersFile, parse_users, read_users, users_text
 from share_spark.model.errors import ConfigError
 
@@ -18,7 +20,7 @@ SECRET = "hunter2"
 
 @pytest.fixture(scope="module")
 def one() -> Users:
-    return Users.none().with_user('al "ice" ½', User.of(SECRET.encode()))
+    return Users.none().with_user('al "ice" ½', User.of(SECRET.encode(), EVERYTHING))
 
 
 def test_what_is_written_is_read(one: Users) -> None:
@@ -39,6 +41,9 @@ def test_what_is_written_is_read(one: Users) -> None:
         (('server-key = "', 'server-key = "='), "server-key is missing, or not base64"),
         (('salt = "', 'pepper = "'), "unknown key 'pepper'"),
         (("scram-sha-256 = {", "scram-sha-256 = 1 #{"), "must be a table"),
+        (('topics = ["*"]', 'topics = ["a*b"]'), "'a*b' is neither a name nor the beginning of one"),
+        (('groups = ["*"]', 'groups = "*"'), "groups must be a list of names"),
+        (("administers = true", "administers = 1"), "administers must be true or false"),
         (("decoy", "= decoy"), "not TOML"),
     ],
 )
@@ -56,16 +61,19 @@ def test_a_user_without_keys_is_refused(one: Users) -> None:
         parse_users(users_text(one) + "[users.bob]\n")
 
 
-def set_user(monkeypatch: pytest.MonkeyPatch, file: Path, name: str, password: str) -> int:
+RULES = ("--group", "billing*", "--topic", "*")
+
+
+def set_user(monkeypatch: pytest.MonkeyPatch, file: Path, name: str, password: str, *rules: str) -> int:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{password}\n"))
-    return cli.main(["gateway-user", name, "--file", str(file)])
+    return cli.main(["gateway-user", name, "--file", str(file), *rules])
 
 
 def test_the_command_adds_users_and_changes_passwords(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "users.toml"
-    assert [set_user(monkeypatch, file, name, SECRET) for name in ("alice", "bob", "alice")] == [0, 0, 0]
+    assert [set_user(monkeypatch, file, name, SECRET, *RULES) for name in ("alice", "bob", "alice")] == [0, 0, 0]
     told = capsys.readouterr()
     assert told.out.splitlines() == [
         f"share-spark: user alice is added, in {file}",
@@ -78,16 +86,37 @@ def test_the_command_adds_users_and_changes_passwords(
     assert read_users(str(file)).keys_of("bob", "SCRAM-SHA-512").are_of("SCRAM-SHA-512", SECRET.encode())
 
 
-@pytest.mark.parametrize(("name", "password"), [("alice", ""), ("", SECRET), ("a\nb", SECRET)])
+def test_the_command_keeps_rules_that_it_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "users.toml"
+    found = []
+    for rules in ((*RULES, "--administer"), (), ("--topic", "a", "--topic", "b"), ("--no-administer",)):
+        assert set_user(monkeypatch, file, "alice", SECRET, *rules) == 0
+        found.append(read_users(str(file)).by_name["alice"].rules)
+    first = Rules(groups=("billing*",), topics=("*",), administers=True)
+    third = replace(first, topics=("a", "b"))
+    assert found == [first, first, third, replace(third, administers=False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "rules"),
+    [
+        ("alice", "", RULES),
+        ("", SECRET, RULES),
+        ("a\nb", SECRET, RULES),
+        ("alice", SECRET, ()),
+        ("alice", SECRET, ("--group", "*", "--topic", "a*b")),
+    ],
+)
 def test_the_command_refuses_in_a_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
     password: str,
+    rules: tuple[str, ...],
 ) -> None:
     file = tmp_path / "users.toml"
-    assert set_user(monkeypatch, file, name, password) == cli.BAD_INPUT
+    assert set_user(monkeypatch, file, name, password, *rules) == cli.BAD_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert SECRET not in line
     assert not file.exists()
