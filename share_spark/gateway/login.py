@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +18,7 @@ from share_spark.gateway.access import EVERYTHING, Rules
 from share_spark.gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.message_maker import make_message
-from share_spark.gateway.scram import Exchange, ExchangeError, PlainExchange, ScramExchange
+from share_spark.gateway.scram import Exchange, ExchangeError, PlainExchange, Said, ScramExchange
 from share_spark.gateway.users import UsersFile
 from share_spark.kafka.sasl_exchange import SCRAM_HASHES
 
@@ -86,11 +86,13 @@ class SaslLogins:
             else ScramExchange(mechanism, keys_of, secrets.token_urlsafe(24))
         )
 
-    async def run(self, step: Callable[[bytes], Any], said: bytes) -> Any:
-        """Run a step of an exchange, which may compute for some time, in a thread. All logins together get one, so that
-        they keep neither the event loop from others, nor all of its threads."""
+    async def step(self, exchange: Exchange, said: bytes) -> Said:
+        """Return the answer of an exchange. That of PLAIN takes a hundredth of a second: all logins together get one
+        thread for it, and those by SCRAM do not wait for it. Raises ExchangeError."""
+        if isinstance(exchange, ScramExchange):
+            return exchange.answer(said)
         async with self._one_at_a_time:
-            return await asyncio.to_thread(step, said)
+            return await asyncio.to_thread(exchange.answer, said)
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ class _SaslLogin:
     async def _next(self, context: RequestContext, exchange: Exchange, said: bytes) -> LoginAnswer:
         refused_at = asyncio.get_running_loop().time() + _REFUSAL_S
         try:
-            answer, self._user = await self.logins.run(exchange.answer, said)
+            answer, self._user = await self.logins.step(exchange, said)
         except ExchangeError:
             self._exchange = None
             _log.info("a login from %s is refused", context.client_host)

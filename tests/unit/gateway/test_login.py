@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +25,11 @@ from share_spark.gateway import users as users_module
 from share_spark.gateway.access import EVERYTHING
 from share_spark.gateway.connection import ConnectionLimits
 from share_spark.gateway.door import Door
+from share_spark.gateway.login import SaslLogins
+from share_spark.gateway.scram import ExchangeError
 from share_spark.gateway.server import Server, ServerLimits
 from share_spark.gateway.thread import GatewayThread
-from share_spark.gateway.users import User, Users, users_text
+from share_spark.gateway.users import User, Users, UsersFile, users_text
 from share_spark.kafka.broker_connection import Address, BrokerConnection, LoginRefusedError, connected
 from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
@@ -32,6 +38,7 @@ from tests.support.gateway_client import GatewayClient, coordinator_request, hea
 from tests.support.requests_of_clients import request_frame
 from tests.support.share_consumers import Place, consumer, work_off
 from tests.unit.gateway.test_server import Echo, wait_for
+from tests.unit.gateway.test_share_consumer import GatewayProcess
 
 HOST = "127.0.0.1"
 SECRET = "hunter2, ½"
@@ -103,6 +110,20 @@ def test_a_share_consumer_logs_in_over_tls(tmp_path: Path, file: Path, authority
         assert sum(work_off(found, 200, lambda _: ACCEPT).values()) == 200
 
 
+def test_the_commands_together(tmp_path: Path, authority: Authority) -> None:
+    """A user as an operator adds one, a gateway as a process with TLS, and a consumer with both."""
+    place, file = Place.below(tmp_path), tmp_path / "added.toml"
+    place.produce(1, 200)
+    add = [sys.executable, "-m", "share_spark.cli", "gateway-user", "alice", "--file", str(file)]
+    subprocess.run([*add, "--group", "bill*", "--topic", "orders"], input=f"{SECRET}\n", text=True, check=True)
+    certificate, key = map(str, authority.certificate(HOST))
+    options = ["--tls-certificate", certificate, "--tls-key", key, "--users", str(file)]
+    with GatewayProcess(place, options=options) as gateway:
+        with consumer(gateway.address, security=security("SCRAM-SHA-256", authority)) as found:
+            assert sum(work_off(found, 200, lambda _: ACCEPT).values()) == 200
+        assert gateway.end(signal.SIGTERM) == (0, "share-spark: disconnecting clients\n")
+
+
 @pytest.mark.parametrize(
     ("mechanism", "password", "reason"),
     [
@@ -142,6 +163,24 @@ def handshake(client: GatewayClient, mechanism: str = "SCRAM-SHA-256") -> Any:
 def authenticate(client: GatewayClient, said: bytes) -> Any:
     client.send(request_frame(SaslAuthenticateRequest(auth_bytes=said)))
     return client.answer(36, 2)
+
+
+def test_logins_by_scram_do_not_wait_for_those_by_plain(file: Path) -> None:
+    logins = SaslLogins.of(UsersFile.open(str(file)), is_encrypted=True)
+
+    async def play() -> list[str]:
+        ended: list[str] = []
+
+        async def step(mechanism: str, said: bytes) -> None:
+            with suppress(ExchangeError):
+                await logins.step(logins.begin(mechanism), said)
+            ended.append(mechanism)
+
+        plain = (step("PLAIN", b"\0alice\0wrong") for _ in range(5))
+        await asyncio.gather(*plain, step("SCRAM-SHA-256", b"n,,n=alice,r=abc"))
+        return ended
+
+    assert asyncio.run(play()) == ["SCRAM-SHA-256", *["PLAIN"] * 5]
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import AcknowledgeType
 
-from share_spark import Tls, cli
+from share_spark import ShareGroup, Tls, cli
 from share_spark.gateway.connection import ConnectionLimits
 from share_spark.gateway.door import Door
 from share_spark.gateway.server import Server, ServerLimits
@@ -202,6 +202,16 @@ def test_the_command_says_so_in_a_line(
     assert cli.main([*command, *options]) == cli.BAD_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"share-spark: {reason}")
+
+
+def test_a_query_says_so_before_it_starts(tmp_path: Path) -> None:
+    place, session = Place.below(tmp_path), object()
+    group = ShareGroup("billing", spark=session, state=place.state).table(place.topics).subscribe("orders")
+    wrong = Tls(certificate="/none.pem", key="/none.key")
+    with pytest.raises(ConfigError, match=r"TLS certificate /none\.pem: No such file"):
+        group.listen_on("127.0.0.1:0", tls=wrong).start()
+    with pytest.raises(ConfigError, match=r"users file /none\.toml: No such file"):
+        group.listen_on("127.0.0.1:0", users="/none.toml").start()
 
 
 def test_the_file_has_the_same_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
