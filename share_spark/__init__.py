@@ -2,7 +2,7 @@
 
 What to import, by task:
 
-    run a share group     ShareGroup, ShareGroupQuery, MicroBatchProgress, build_session
+    run a share group     ShareGroup, ShareGroupQuery, MicroBatchProgress, build_session, Tls
     write a handler       Record, Ack, record_handler, list_handler, arrow_handler, pandas_handler, frame_handler
     topics without Kafka  EmbeddedTopicLog, Message
     read the state        read_state, record_history, record_attempts
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from share_spark.audit.record_events import RecordEvent, RecordHistory
     from share_spark.audit.verify import VerifyReport, verify
     from share_spark.engine.progress import MicroBatchProgress
+    from share_spark.gateway.tls import Tls
     from share_spark.handlers.acknowledgement import Ack
     from share_spark.handlers.handler import (
         Record,
@@ -102,6 +103,7 @@ _MODULES = {
     "audit.record_events": ("RecordEvent", "RecordHistory"),
     "audit.verify": ("VerifyReport", "verify"),
     "engine.progress": ("MicroBatchProgress",),
+    "gateway.tls": ("Tls",),
     "handlers.acknowledgement": ("Ack",),
     "handlers.handler": (
         "Record",
@@ -160,6 +162,7 @@ __all__ = [
     "SinkError",
     "StateError",
     "TableTopics",
+    "Tls",
     "TopicError",
     "TopicUnreachableError",
     "VerifyReport",

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from share_spark.gateway.tls import Tls
+
 _CHECKPOINT = "checkpointLocation"
 
 
@@ -142,14 +144,17 @@ class ShareGroup:
         """Call ``listener`` with the progress of every micro-batch, on the query's thread."""
         return self._with(listeners=(*self._spec.listeners, listener))
 
-    def listen_on(self, address: str, *, advertised: str | None = None) -> ShareGroup:
+    def listen_on(
+        self, address: str, *, advertised: str | None = None, tls: Tls | None = None, users: str | None = None
+    ) -> ShareGroup:
         """Let clients of Kafka's protocol join the group at ``host:port``: its share consumers, unmodified. ``process``
         may be left out: then all records are for them. ``advertised``: the address that clients are told to connect to,
-        if it is another one. Raises ConfigError."""
+        if it is another one. ``tls``: for clients that connect with TLS only. ``users``: a file that `share-spark
+        gateway-user` writes; clients have to log in. Raises ConfigError."""
         from share_spark.gateway.gateway import parse_address
 
         told = None if advertised is None else parse_address(advertised)
-        return self._with(listen_on=parse_address(address), advertised=told)
+        return self._with(listen_on=parse_address(address), advertised=told, tls=tls, users=users)
 
     def start(self) -> ShareGroupQuery:
         """Check everything, claim the group, start the streaming query.

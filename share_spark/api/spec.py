@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from share_spark.engine.progress import MicroBatchProgress
+    from share_spark.gateway.tls import Tls
     from share_spark.handlers.handler import Handler
     from share_spark.kafka.broker_connection import Address
     from share_spark.kafka.options import KafkaOptions
@@ -43,6 +44,8 @@ class ShareGroupSpec:
     listeners: tuple[Callable[[MicroBatchProgress], None], ...] = ()
     listen_on: Address | None = None
     advertised: Address | None = None
+    tls: Tls | None = None
+    users: str | None = None
 
     def __repr__(self) -> str:
         return ", ".join([repr(self.group_id), *(f"{name}={value}" for name, value in self._said())])

@@ -72,7 +72,8 @@ def _door(spec: ShareGroupSpec) -> ListeningGroup | None:
     """Listen for clients, for the same reason. Raises EnvironmentFault."""
     if spec.listen_on is None:
         return None
-    from share_spark.gateway.listening_group import ListeningGroup  # with kio, 0.2 s
+    from share_spark.gateway.door import Door  # with kio, 0.2 s
+    from share_spark.gateway.listening_group import ListeningGroup
     from share_spark.gateway.stored_groups import StoredGroups
     from share_spark.gateway.topic_source import TopicSource
 
@@ -87,6 +88,7 @@ def _door(spec: ShareGroupSpec) -> ListeningGroup | None:
         spec.listen_on,
         stored=StoredGroups(spec.state, spec.spark),
         advertised=spec.advertised,
+        door=Door.of(spec.listen_on, tls=spec.tls, users=spec.users),
         lock_duration_ms=spec.config.lock_duration_ms,
     )
 

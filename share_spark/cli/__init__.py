@@ -26,6 +26,7 @@ _COMMANDS: Mapping[str, str] = {
     "doctor": "stored.run_doctor",
     "exporter": "exporter.serve_metrics",
     "gateway": "gateway.serve_clients",
+    "gateway-user": "gateway_users.set_user",
     "groups": "groups.run_groups",
     "history": "stored.run_history",
     "prepare": "stored.run_prepare",

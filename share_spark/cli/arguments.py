@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
 from share_spark.cli.dead_letter_arguments import add_dead_letters, add_record
+from share_spark.cli.gateway_arguments import add_gateway, add_gateway_user
 from share_spark.cli.written_values import not_negative, positive
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
@@ -124,11 +125,14 @@ def command_parser() -> argparse.ArgumentParser:
     """Return the parser of `share-spark` with all its commands."""
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"share-spark {version('share_spark')}")
-    names = "run, gateway, groups, configs, top, dead-letters, report, ui, exporter, compact, history, verify, doctor"
-    commands = parser.add_subparsers(dest="command", required=True, metavar=f"{names} or prepare", parser_class=_Parser)
+    names = "run, gateway, gateway-user, groups, configs, top, dead-letters, report, ui, exporter, compact, history"
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar=f"{names}, verify, doctor or prepare", parser_class=_Parser
+    )
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
-        ("gateway", "serve topics of any Kafka or of a Delta table to share consumers, without Spark", _add_gateway),
+        ("gateway", "serve topics of any Kafka or of a Delta table to share consumers, without Spark", add_gateway),
+        ("gateway-user", "add a user who may log in at gateways, or change the password", add_gateway_user),
         ("groups", "list, describe, change, pause and delete share groups", _add_groups),
         ("configs", "settings of a group that can change while it runs", _add_configs),
         ("top", "the progress of groups, live in the terminal", _add_top),
@@ -168,20 +172,6 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
     add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
-
-
-def _add_gateway(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("--state", required=True, metavar="PATH", help="directory of the state tables")
-    add("--bootstrap-server", metavar="HOST:PORT", help="the Kafka cluster of the topics, 2.8 or later ...")
-    add("--topic-table", metavar="PATH", help="... or the Delta table of the topics")
-    add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
-    add("--config", metavar="FILE", help="TOML: the topics in [job], [kafka] with credentials, [share_group]")
-    add("--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="where clients connect to (127.0.0.1:9092)")
-    add("--advertise", metavar="HOST:PORT", help="the address that clients are told, if it is another one")
-    add("--dead-letter", metavar="PATH", help="keep rejected and given-up records of all groups in this table")
-    add("--starting", metavar="WHERE", help="new groups start at earliest, latest (default) or by_duration:PT1H")
-    add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of all groups; repeatable")
 
 
 def _add_groups(command: argparse.ArgumentParser) -> None:

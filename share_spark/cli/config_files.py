@@ -1,5 +1,5 @@
-"""Configuration files: TOML, with the tables [job], [kafka], [share_group] for a run, [compaction] for a compaction.
-An unknown key is an error; values of [kafka] are secrets and in no message."""
+"""Configuration files: TOML, with the tables [job], [kafka], [share_group] for a run, [gateway] beside them for a
+gateway, [compaction] for a compaction. An unknown key is an error; values of [kafka] are secrets and in no message."""
 
 from __future__ import annotations
 
@@ -22,16 +22,22 @@ _KEYS: Mapping[str, type] = {
     "available-now": bool,
 }
 
+GATEWAY_KEYS = ("listen", "advertise", "tls-certificate", "tls-key", "tls-client-ca", "users")
+"""The keys of [gateway], all of texts."""
+
+_TABLES: Mapping[str, Mapping[str, type]] = {"job": _KEYS, "gateway": dict.fromkeys(GATEWAY_KEYS, str)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """A file's [job] with ``_`` in its keys and without its start, its [kafka], its [share_group] parsed. ``starting``:
-    the start, from either table; None if there is none."""
+    """A file's [job] with ``_`` in its keys and without its start, its [kafka], its [share_group] parsed, its
+    [gateway]. ``starting``: the start, from either table; None if there is none."""
 
     job: Mapping[str, Any] = field(default_factory=dict)
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     config: GroupConfig = DEFAULT_CONFIG
     starting: str | None = None
+    gateway: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_config(path: str) -> ConfigFile:
@@ -45,23 +51,33 @@ def read_config(path: str) -> ConfigFile:
 
 def _tables(tables: Mapping[str, Any]) -> ConfigFile:
     for name, table in tables.items():
-        if name not in ("job", "kafka", "share_group") or not isinstance(table, dict):
-            raise ConfigError(f"unknown table or key {name!r} (there are [job], [kafka], [share_group])")
-    job, settings = _job_table(tables.get("job", {})), _flat(tables.get("share_group", {}))
+        if name not in ("job", "kafka", "share_group", "gateway") or not isinstance(table, dict):
+            raise ConfigError(f"unknown table or key {name!r} (there are [job], [kafka], [share_group], [gateway])")
+    job = {key.replace("-", "_"): value for key, value in _checked("job", tables).items()}
+    settings = _flat(tables.get("share_group", {}))
     if "starting" in job:
         settings[START] = job.pop("starting")
     config = GroupConfig.parse(settings)
-    return ConfigFile(job=job, kafka=_flat_texts(tables.get("kafka", {})), config=config, starting=settings.get(START))
+    return ConfigFile(
+        job=job,
+        kafka=_flat_texts(tables.get("kafka", {})),
+        config=config,
+        starting=settings.get(START),
+        gateway=_checked("gateway", tables),
+    )
 
 
-def _job_table(table: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(name: str, tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table after a look at its keys and types."""
+    table: Mapping[str, Any] = tables.get(name, {})
+    known = _TABLES[name]
     for key, value in table.items():
-        if key not in _KEYS:
-            close = difflib.get_close_matches(key, _KEYS, n=1)
-            raise ConfigError(f"unknown key {key!r} in [job]" + (f" (did you mean {close[0]!r}?)" if close else ""))
-        if not isinstance(value, _KEYS[key]):
-            raise ConfigError(f"{key} in [job] must be of type {_KEYS[key].__name__}")
-    return {key.replace("-", "_"): value for key, value in table.items()}
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            raise ConfigError(f"unknown key {key!r} in [{name}]" + (f" (did you mean {close[0]!r}?)" if close else ""))
+        if not isinstance(value, known[key]):
+            raise ConfigError(f"{key} in [{name}] must be of type {known[key].__name__}")
+    return table
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from share_spark.cli.arguments import CHOOSE_ONE, pairs_of, parsed, topic_place
 from share_spark.cli.config_files import START, ConfigFile, read_config
+from share_spark.cli.gateway_arguments import door_settings, tls_of
 from share_spark.cli.signals import asked_to_end
 from share_spark.delta.location import Location
 from share_spark.maintenance.heartbeat import wall_clock_ms
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def serve_clients(arguments: Sequence[str]) -> int:
     """Serve clients until Ctrl-C or SIGTERM. Raises ConfigError, StateError, TopicError, DeadLetterError,
     EnvironmentFault: nothing was changed."""
+    from share_spark.gateway.door import Door
     from share_spark.gateway.gateway import Gateway, parse_address
     from share_spark.gateway.group_host import GroupPlace
     from share_spark.gateway.served_groups import AnyGroup
@@ -30,8 +32,12 @@ def serve_clients(arguments: Sequence[str]) -> int:
     from share_spark.state.tables import check_place
 
     given = parsed(arguments)
-    listen, advertised = parse_address(given.listen), given.advertise and parse_address(given.advertise)
-    state, config = _path(given.state, "--state"), _config(given)
+    file = read_config(given.config) if given.config else ConfigFile()
+    said = door_settings(given, file.gateway)
+    listen = parse_address(said["listen"])
+    advertised = parse_address(said["advertise"]) if "advertise" in said else None
+    door = Door.of(listen, tls=tls_of(said), users=said.get("users"))
+    state, config = _path(given.state, "--state"), _config(given, file)
     check_place(None, state)
     source = _source(given, config)
     catalog = TopicCatalog(source.log)
@@ -45,7 +51,7 @@ def serve_clients(arguments: Sequence[str]) -> int:
         dead_letters=_dead_letters(given),
     )
     groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
-    gateway = Gateway.open(listen, groups, catalog, advertised=advertised)
+    gateway = Gateway.open(listen, groups, catalog, advertised=advertised, door=door)
     try:
         with asked_to_end() as over:
             print(f"share-spark: share consumers connect to {gateway.address}, until Ctrl-C", flush=True)
@@ -87,9 +93,8 @@ def _path(text: str, option: str) -> Location:
     return location
 
 
-def _config(given: Namespace) -> GroupConfig:
+def _config(given: Namespace, file: ConfigFile) -> GroupConfig:
     """Return the settings that groups begin with: command line over file. ``share-spark configs`` changes those of one
     group."""
-    file = read_config(given.config) if given.config else ConfigFile()
     start = {} if given.starting is None else {START: given.starting}
     return file.config.changed(pairs_of("--option", given.option) | start)

@@ -27,9 +27,12 @@ class Api:
 # Up to the version without the largest timestamp: who asks for it finds out that it is not known.
 LIST_OFFSETS = Api(key=2, name="ListOffsets", versions=range(1, 7))
 LIST_GROUPS = Api(key=16, name="ListGroups", versions=range(6))
+# A client of version 0 would send the exchange without frames of requests; no present one does, and it is disconnected.
+SASL_HANDSHAKE = Api(key=17, name="SaslHandshake", versions=range(2))
 API_VERSIONS = Api(key=18, name="ApiVersions", versions=range(5))
 METADATA = Api(key=3, name="Metadata", versions=range(14))
 FIND_COORDINATOR = Api(key=10, name="FindCoordinator", versions=range(7))
+SASL_AUTHENTICATE = Api(key=36, name="SaslAuthenticate", versions=range(3))
 DESCRIBE_CONFIGS = Api(key=32, name="DescribeConfigs", versions=range(1, 5))
 DELETE_GROUPS = Api(key=42, name="DeleteGroups", versions=range(3))
 INCREMENTAL_ALTER_CONFIGS = Api(key=44, name="IncrementalAlterConfigs", versions=range(2))
@@ -58,7 +61,9 @@ _APIS = {
         METADATA,
         FIND_COORDINATOR,
         LIST_GROUPS,
+        SASL_HANDSHAKE,
         API_VERSIONS,
+        SASL_AUTHENTICATE,
         DESCRIBE_CONFIGS,
         DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
@@ -73,6 +78,13 @@ _APIS = {
         DELETE_SHARE_GROUP_OFFSETS,
     )
 }
+
+
+OF_LOGIN = (SASL_HANDSHAKE.key, SASL_AUTHENTICATE.key)
+"""The requests that are a part of the login."""
+
+BEFORE_LOGIN = (API_VERSIONS.key, *OF_LOGIN)
+"""The requests that are answered before the client has logged in."""
 
 
 def served_versions() -> list[tuple[Api, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.protocol import ResponsePayload
 
 from share_spark.coordinator.group import TopicMetadata
+from share_spark.gateway.access import GROUP_REFUSED
 from share_spark.gateway.apis import DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
 from share_spark.gateway.message_maker import make_message
 from share_spark.kafka.broker_connection import Address
@@ -28,10 +29,10 @@ def metadata_answer(
     node: Address,
     topics: Mapping[str, TopicMetadata],
     missing: Mapping[str, ErrorCode],
-    unknown: Sequence[str] = (),
+    unknown: Mapping[str, ErrorCode] = {},
 ) -> ResponsePayload:
-    """Return the answer to Metadata. ``missing``: names of topics that are not there; ``unknown``: ids that no topic
-    has."""
+    """Return the answer to Metadata. ``missing``: names of topics that are not there, or not for this client;
+    ``unknown``: such ids."""
     found = [
         {
             "error_code": ErrorCode.none,
@@ -48,13 +49,13 @@ def metadata_answer(
     ]
     not_found += [
         {
-            "error_code": ErrorCode.unknown_topic_id,
+            "error_code": error,
             "name": None,
             "topic_id": uuid_of(topic_id),
             "is_internal": False,
             "partitions": (),
         }
-        for topic_id in unknown
+        for topic_id, error in unknown.items()
     ]
     values = {
         "throttle_time": timedelta(),
@@ -96,15 +97,23 @@ def cluster_answer(version: int, node: Address) -> ResponsePayload:
     return make_message(load_response_schema(DESCRIBE_CLUSTER.key, version), values)
 
 
-def find_coordinator_answer(version: int, node: Address, key_type: int, keys: tuple[str, ...]) -> ResponsePayload:
-    """Return the answer to FindCoordinator: this node for each group; nothing else is coordinated here."""
-    is_ours = key_type == _OF_GROUPS
-    one = {
-        "error_code": ErrorCode.none if is_ours else ErrorCode.invalid_request,
-        "error_message": None if is_ours else "only groups have a coordinator here",
-        "node_id": NODE_ID if is_ours else -1,
-        "host": node.host if is_ours else "",
-        "port": node.port if is_ours else -1,
-    }
-    values = {**one, "throttle_time": timedelta(), "coordinators": [{"key": key, **one} for key in keys]}
+def find_coordinator_answer(
+    version: int, node: Address, key_type: int, keys: Sequence[str], refused: Collection[str]
+) -> ResponsePayload:
+    """Return the answer to FindCoordinator: this node for each group that is not ``refused``; nothing else is
+    coordinated here."""
+    coordinators = [{"key": key, **_coordinator(node, key_type == _OF_GROUPS, key in refused)} for key in keys]
+    # Before version 4 there is one, which has no place of its own.
+    alone = coordinators[0] if coordinators else {}
+    values = {**alone, "throttle_time": timedelta(), "coordinators": coordinators}
     return make_message(load_response_schema(FIND_COORDINATOR.key, version), values)
+
+
+def _coordinator(node: Address, is_ours: bool, is_refused: bool) -> dict[str, Any]:
+    if is_ours and not is_refused:
+        place = {"node_id": NODE_ID, "host": node.host, "port": node.port}
+        return {"error_code": ErrorCode.none, "error_message": None, **place}
+    error, text = ErrorCode.group_authorization_failed, GROUP_REFUSED
+    if not is_ours:
+        error, text = ErrorCode.invalid_request, "only groups have a coordinator here"
+    return {"error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}

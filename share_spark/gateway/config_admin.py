@@ -12,6 +12,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as WireError
 from kio.static.protocol import ResponsePayload
 
+from share_spark.gateway.access import Grant
 from share_spark.gateway.apis import DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.message_maker import make_message
@@ -46,15 +47,15 @@ class ConfigAdmin:
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DescribeConfigs."""
         results = [
-            await asyncio.to_thread(self._described, resource, request.include_synonyms)
+            await asyncio.to_thread(self._described, resource, request.include_synonyms, context.grant)
             for resource in request.resources
         ]
         values = {"throttle_time": timedelta(), "results": results}
         return make_message(load_response_schema(DESCRIBE_CONFIGS.key, context.api_version), values)
 
-    def _described(self, resource: Any, include_synonyms: bool) -> dict[str, Any]:
+    def _described(self, resource: Any, include_synonyms: bool, grant: Grant) -> dict[str, Any]:
         try:
-            self._check(resource)
+            self._check(resource, grant)
             found = self.groups.stored.configs(resource.resource_name)
         except ShareError as fault:
             return {**_outcome(resource, fault), "configs": ()}
@@ -65,14 +66,15 @@ class ConfigAdmin:
     async def alter(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer an IncrementalAlterConfigs: each group by itself, all of its configs or none."""
         responses = [
-            await asyncio.to_thread(self._altered, resource, request.validate_only) for resource in request.resources
+            await asyncio.to_thread(self._altered, resource, request.validate_only, context.grant)
+            for resource in request.resources
         ]
         values = {"throttle_time": timedelta(), "responses": responses}
         return make_message(load_response_schema(INCREMENTAL_ALTER_CONFIGS.key, context.api_version), values)
 
-    def _altered(self, resource: Any, validate_only: bool) -> dict[str, Any]:
+    def _altered(self, resource: Any, validate_only: bool, grant: Grant) -> dict[str, Any]:
         try:
-            self._check(resource)
+            self._check(resource, grant)
             _check_operations(resource.configs)
             self.groups.stored.alter_configs(
                 resource.resource_name,
@@ -84,9 +86,10 @@ class ConfigAdmin:
             return _outcome(resource, fault)
         return _outcome(resource, None)
 
-    def _check(self, resource: Any) -> None:
+    def _check(self, resource: Any, grant: Grant) -> None:
         if resource.resource_type != _GROUP:
             raise _RefusedRequestError("Only groups have configs here.")
+        grant.require_group(resource.resource_name)
         if not resource.resource_name or not self.groups.serves(resource.resource_name):
             raise _RefusedRequestError("This gateway does not serve a group of this name.")
 

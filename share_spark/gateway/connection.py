@@ -11,14 +11,20 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from share_spark.gateway.apis import API_VERSIONS, api_versions_answer
+from kio.static.protocol import RequestPayload
+
+from share_spark.gateway.access import Rules
+from share_spark.gateway.apis import API_VERSIONS, BEFORE_LOGIN, OF_LOGIN, api_versions_answer
 from share_spark.gateway.frames import Answer, FrameSplitter, RequestHead, answer_frame, read_head, read_request
 from share_spark.gateway.handler import Handler, RequestContext
+from share_spark.gateway.login import Login
 from share_spark.gateway.message_reader import MalformedRequestError
 
 _log = logging.getLogger(__name__)
 
 _MOST_READ_AHEAD = 1 << 16
+
+_LINGER_S = 1.0
 
 _LONG_FRAME_BYTES = 1 << 16
 """Frames from this length on are read in a thread. A megabyte of the smallest elements takes half a second, in which
@@ -29,11 +35,14 @@ others are answered."""
 class ConnectionLimits:
     """The limits of one connection.
 
-    ``frame_bytes``: of one request. ``idle_s``: the time without a whole request, or in which the client does not take
-    what was sent, after which it is disconnected (Kafka: ``connections.max.idle.ms``).
+    ``frame_bytes``: of one request; ``login_frame_bytes``: before the client has logged in. ``login_s``: the time for
+    the TLS handshake, and again for the login. ``idle_s``: the time without a whole request, or in which the client
+    does not take what was sent, after which it is disconnected (Kafka: ``connections.max.idle.ms``).
     """
 
     frame_bytes: int = 1 << 20
+    login_frame_bytes: int = 1 << 14
+    login_s: float = 10.0
     idle_s: float = 600.0
 
 
@@ -41,7 +50,11 @@ class Owner(Protocol):
     """The owner of connections, who is told of their lives."""
 
     def began(self, connection: Connection) -> None:
-        """Take note of a connection; it may be closed at once."""
+        """Take note of a connection."""
+        ...
+
+    def logged_in(self, connection: Connection) -> None:
+        """Take note that the client of a connection is known."""
         ...
 
     def ended(self, connection: Connection) -> None:
@@ -52,13 +65,16 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     """A connection, driven by the event loop."""
 
-    def __init__(self, connection_id: int, handler: Handler, limits: ConnectionLimits, owner: Owner) -> None:
+    def __init__(
+        self, connection_id: int, handler: Handler, limits: ConnectionLimits, owner: Owner, login: Login
+    ) -> None:
         """Begin without a transport: the event loop brings it."""
         self.id = connection_id
         self._handler = handler
         self._limits = limits
-        self._owner = owner
-        self._frames = FrameSplitter(limits.frame_bytes)
+        self._owner, self._login = owner, login
+        self._is_known = self._is_last_answer = False
+        self._frames = FrameSplitter(limits.login_frame_bytes)
         self._answering: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -74,7 +90,9 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._client_host = str(peer[0]) if peer else ""
         self._idle_timer = self._loop.call_later(self._limits.idle_s, self._close_if_idle)
+        self._login_timer = self._loop.call_later(self._limits.login_s, self._close_stranger)
         self._owner.began(self)
+        self._note_login()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, and begin to answer unless a request is being answered."""
@@ -96,6 +114,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """Cancel the present request; then the connection has ended."""
         self._idle_timer.cancel()
+        self._login_timer.cancel()
         if self._answering is None or self._answering.done():
             self._owner.ended(self)
         else:
@@ -109,6 +128,14 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             _log.debug("connection %d of %s is closed: %s", self.id, self._client_host, reason)
             self._transport.abort()
+
+    def _close_after_sending(self) -> None:
+        """Close once all is sent, within a time that such a client does not choose."""
+        self._transport.close()
+        self._loop.call_later(_LINGER_S, self._transport.abort)
+
+    def _close_stranger(self) -> None:
+        self.close(f"no login in {self._limits.login_s:g} s")
 
     def _close_if_idle(self) -> None:
         left_s = self._last_progress + self._limits.idle_s - self._loop.time()
@@ -151,6 +178,9 @@ class Connection(asyncio.Protocol):
         if answer is None or self._transport.is_closing():
             return False
         self._transport.writelines(answer_frame(head.correlation_id, answer))
+        if self._is_last_answer:
+            self._close_after_sending()
+            return False
         await self._writable.wait()
         self._last_progress = self._loop.time()
         return True
@@ -159,11 +189,33 @@ class Connection(asyncio.Protocol):
         # A version of ApiVersions that is not known cannot be read, but is answered.
         if head.api_key == API_VERSIONS.key and head.api_version not in API_VERSIONS.versions:
             return api_versions_answer(head.api_version)
+        rules = self._login.rules
+        if rules is None and head.api_key not in BEFORE_LOGIN:
+            raise MalformedRequestError(f"a request of API {head.api_key} before the login")
         if len(frame) < _LONG_FRAME_BYTES:
             client_id, message = read_request(frame, head)
         else:
             client_id, message = await asyncio.to_thread(read_request, frame, head)
         if head.api_key == API_VERSIONS.key:
             return api_versions_answer(head.api_version)
-        context = RequestContext(self.id, client_id, self._client_host, head.api_key, head.api_version)
+        context = RequestContext(
+            self.id, client_id, self._client_host, head.api_key, head.api_version, rules or Rules()
+        )
+        if head.api_key in OF_LOGIN:
+            return await self._log_in(context, message)
         return await self._handler.answer(context, message)
+
+    # ---------------------------------------------------------------------------------------------- login
+
+    async def _log_in(self, context: RequestContext, message: RequestPayload) -> Answer:
+        answer, self._is_last_answer = await self._login.answer(context, message)
+        self._note_login()
+        return answer
+
+    def _note_login(self) -> None:
+        """Lift the limits for strangers as soon as the client is known."""
+        if self._login.rules is not None and not self._is_known:
+            self._is_known = True
+            self._login_timer.cancel()
+            self._frames.most_bytes = self._limits.frame_bytes
+            self._owner.logged_in(self)

@@ -26,7 +26,7 @@ class FrameSplitter:
 
     def __init__(self, most_bytes: int) -> None:
         """Begin without bytes. ``most_bytes``: of one frame, without its length."""
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._received = bytearray()
 
     def add(self, some: bytes) -> None:
@@ -40,8 +40,8 @@ class FrameSplitter:
         if len(received) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(received)
-        if not 0 <= length <= self._most_bytes:
-            raise MalformedRequestError(f"a frame claims to have {length} bytes; at most {self._most_bytes} are read")
+        if not 0 <= length <= self.most_bytes:
+            raise MalformedRequestError(f"a frame claims to have {length} bytes; at most {self.most_bytes} are read")
         end = _LENGTH.size + length
         if len(received) < end:
             return None

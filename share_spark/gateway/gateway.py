@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from share_spark.gateway.door import Door
 from share_spark.gateway.served_groups import ServedGroups
 from share_spark.gateway.server import Server
 from share_spark.gateway.service import Service
@@ -23,12 +24,20 @@ class Gateway:
 
     @classmethod
     def open(
-        cls, listen: Address, groups: ServedGroups, catalog: TopicCatalog, *, advertised: Address | None = None
+        cls,
+        listen: Address,
+        groups: ServedGroups,
+        catalog: TopicCatalog,
+        *,
+        advertised: Address | None = None,
+        door: Door | None = None,
     ) -> Gateway:
         """Listen. ``advertised``: the address that clients are told to connect to, else the one that is listened on.
-        Raises EnvironmentFault: the port is in use, or the address is not one of this machine."""
+        ``door``: what they have to show; None: nothing. Raises EnvironmentFault: the port is in use, or the address is
+        not one of this machine."""
         service = Service(groups, catalog, advertised or listen)
-        thread = GatewayThread(Server(*listen, service))
+        way = door or Door()
+        thread = GatewayThread(Server(*listen, service, tls=way.tls, logins=way.logins))
         try:
             address = thread.start()
         except OSError as fault:

@@ -14,6 +14,7 @@ from kio.static.protocol import ResponsePayload
 
 from share_spark.coordinator.group import described, listed, matches
 from share_spark.coordinator.group.views import DescribedGroup, DescribedMember, ListedGroup
+from share_spark.gateway.access import Grant
 from share_spark.gateway.apis import DELETE_GROUPS, LIST_GROUPS, SHARE_GROUP_DESCRIBE
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.known_groups import KnownGroup, KnownGroups, required
@@ -23,9 +24,12 @@ from share_spark.model.errors import ErrorCode, ShareError
 
 _log = logging.getLogger(__name__)
 
-_ALL_OPERATIONS = sum(1 << number for number in (3, 6, 8, 10, 11))
-"""The operations that a client may do with a group, as Kafka gives them without an authorizer: the bits are read,
-delete, describe, describe configs, alter configs."""
+_OPERATIONS, _OPERATIONS_OF_ADMINISTRATORS = (sum(1 << bit for bit in bits) for bits in ((3, 8, 10), (3, 6, 8, 10, 11)))
+"""The operations that a client may do with a group, in Kafka's bits: read, describe and describe configs; those who may
+administer it also delete it and alter its configs. The latter are all, as Kafka gives them without an authorizer."""
+
+_UNSEEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
+"""Kafka's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +47,46 @@ class GroupAdmin:
         except ShareError as fault:
             _log.warning("the groups cannot be listed: %s", fault)  # the answer has no text
             error = fault.code
-        entries = [listed(one.group)._replace(state=one.state) for one in known]
+        entries = [
+            listed(one.group)._replace(state=one.state) for one in known if context.grant.group(one.group.group_id)
+        ]
         groups = [_listed(entry) for entry in entries if matches(entry, states, types)]
         values = {"throttle_time": timedelta(), "error_code": WireError(error), "groups": groups}
         return make_message(load_response_schema(LIST_GROUPS.key, context.api_version), values)
 
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ShareGroupDescribe."""
-        with_operations = request.include_authorized_operations
-        groups = [_described(await self._description(group_id), with_operations) for group_id in request.group_ids]
+        grant, with_operations = context.grant, request.include_authorized_operations
+        groups = [_described(await self._description(one, grant), grant, with_operations) for one in request.group_ids]
         values = {"throttle_time": timedelta(), "groups": groups}
         return make_message(load_response_schema(SHARE_GROUP_DESCRIBE.key, context.api_version), values)
 
-    async def _description(self, group_id: str) -> DescribedGroup:
+    async def _description(self, group_id: str, grant: Grant) -> DescribedGroup:
         try:
+            grant.require_group(group_id)
             known = await self.known.find(group_id) if group_id else None
         except ShareError as fault:
             return DescribedGroup(group_id=group_id, error=fault.code, error_message=str(fault))
         if known is None:
             return described(group_id, None, {})
+        if not all(map(grant.topic, known.group.subscribed_topic_names)):
+            return DescribedGroup(
+                group_id=group_id, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=_UNSEEN_TOPICS
+            )
         return replace(described(group_id, known.group, known.topics), state=known.state)
 
     async def delete(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DeleteGroups: each group by itself."""
         results = [
-            {"group_id": group_id, "error_code": WireError(await self._deleted(group_id))}
+            {"group_id": group_id, "error_code": WireError(await self._deleted(group_id, context.grant))}
             for group_id in request.groups_names
         ]
         values = {"throttle_time": timedelta(), "results": results}
         return make_message(load_response_schema(DELETE_GROUPS.key, context.api_version), values)
 
-    async def _deleted(self, group_id: str) -> ErrorCode:
+    async def _deleted(self, group_id: str, grant: Grant) -> ErrorCode:
         try:
+            grant.require_group(group_id)
             required(await self.known.find(group_id), group_id)
             await self.known.change(group_id, self.known.stored.delete, group_id)
         except ShareError as fault:
@@ -93,10 +105,11 @@ def _listed(entry: ListedGroup) -> dict[str, Any]:
     }
 
 
-def _described(group: DescribedGroup, with_operations: bool) -> dict[str, Any]:
+def _described(group: DescribedGroup, grant: Grant, with_operations: bool) -> dict[str, Any]:
     """Return a description; operations that are left out are unknown ones."""
-    operations = {"authorized_operations": _ALL_OPERATIONS} if with_operations and not group.error else {}
-    return operations | {
+    operations = _OPERATIONS_OF_ADMINISTRATORS if grant.rules.administers else _OPERATIONS
+    known = {"authorized_operations": operations} if with_operations and not group.error else {}
+    return known | {
         "error_code": WireError(group.error),
         "error_message": group.error_message,
         "group_id": group.group_id,

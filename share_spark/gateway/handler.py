@@ -6,17 +6,25 @@ from typing import NamedTuple, Protocol
 
 from kio.static.protocol import RequestPayload
 
+from share_spark.gateway.access import EVERYTHING, Grant, Rules
 from share_spark.gateway.frames import Answer
 
 
 class RequestContext(NamedTuple):
-    """The origin of a request, and its kind. ``client_id``: as the client calls itself, None if it does not."""
+    """The origin of a request, and its kind. ``client_id``: as the client calls itself, None if it does not. ``rules``:
+    of the user who has logged in."""
 
     connection_id: int
     client_id: str | None
     client_host: str
     api_key: int
     api_version: int
+    rules: Rules = EVERYTHING
+
+    @property
+    def grant(self) -> Grant:
+        """The groups and topics that the request may be about."""
+        return Grant.of(self.rules, self.api_key)
 
 
 class Handler(Protocol):

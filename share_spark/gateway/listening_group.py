@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from share_spark.gateway.client_queue import ClientQueue
+from share_spark.gateway.door import Door
 from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_clients import GroupClients
 from share_spark.gateway.group_members import GroupMembers
@@ -34,6 +35,7 @@ class ListeningGroup:
         *,
         stored: StoredGroups,
         advertised: Address | None,
+        door: Door,
         lock_duration_ms: int,
     ) -> ListeningGroup:
         """Listen. Nobody is answered before the queue is opened. ``stored``: the place of the group's state. Raises
@@ -45,7 +47,7 @@ class ListeningGroup:
             members=GroupMembers(group_id=group_id, clock=wall_clock_ms),
         )
         served = OneGroup(group_id=group_id, group=group, stored=stored)
-        return cls(queue, Gateway.open(listen, served, TopicCatalog(source.log), advertised=advertised))
+        return cls(queue, Gateway.open(listen, served, TopicCatalog(source.log), advertised=advertised, door=door))
 
     def close(self, fault: BaseException | None) -> None:
         """Disconnect the clients: the engine has ended, by this fault if there is one."""

@@ -148,6 +148,8 @@ def _value(kind: Any, kafka_type: str | None, optional: bool, flexible: bool) ->
             return _entity(kind)
         case "string":
             return _text(_varint_length if flexible else _int16_length, optional)
+        case "bytes" if not optional:
+            return _content(_varint_length if flexible else _int32_length)
         case "uuid":
             return _uuid
         case "timedelta_i32":
@@ -214,6 +216,18 @@ def _text(length: _Reader, optional: bool) -> _Reader:
         if end > len(content):
             raise _cut()
         return str(content[begin:end], "utf-8"), end
+
+    return read
+
+
+def _content(length: _Reader) -> _Reader:
+    def read(content: bytes, begin: int) -> tuple[bytes, int]:
+        size, begin = length(content, begin)
+        _check_null(size >= 0)
+        end = begin + size
+        if end > len(content):
+            raise _cut()
+        return content[begin:end], end
 
     return read
 

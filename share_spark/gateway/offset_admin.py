@@ -16,6 +16,7 @@ from share_spark.admin.group_changes import NewOffset, StartAt, moved
 from share_spark.admin.group_details import PartitionOffsets, offsets_of
 from share_spark.admin.state_reader import GroupState
 from share_spark.coordinator.group import TopicMetadata
+from share_spark.gateway.access import TOPIC_REFUSED, Grant
 from share_spark.gateway.apis import (
     ALTER_SHARE_GROUP_OFFSETS,
     DELETE_SHARE_GROUP_OFFSETS,
@@ -29,6 +30,7 @@ from share_spark.model.errors import ErrorCode, ShareError
 from share_spark.model.ids import SharePartitionKey
 
 _NO_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+_REFUSED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, TOPIC_REFUSED)
 _NO_OFFSETS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no offset information to delete.")
 _DONE = (ErrorCode.NONE, None)
 
@@ -51,23 +53,25 @@ class OffsetAdmin:
 
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DescribeShareGroupOffsets."""
-        groups = [await self._described(asked) for asked in request.groups]
+        groups = [await self._described(asked, context.grant) for asked in request.groups]
         values = {"throttle_time": timedelta(), "groups": groups}
         return make_message(load_response_schema(DESCRIBE_SHARE_GROUP_OFFSETS.key, context.api_version), values)
 
-    async def _described(self, asked: Any) -> dict[str, Any]:
+    async def _described(self, asked: Any, grant: Grant) -> dict[str, Any]:
         try:
+            grant.require_group(asked.group_id)
             required(await self.known.find(asked.group_id), asked.group_id)
-            found = await asyncio.to_thread(self._offsets, asked)
+            found = await asyncio.to_thread(self._offsets, asked, grant)
         except ShareError as fault:
             return {"group_id": asked.group_id, "topics": (), **_error((fault.code, str(fault)))}
         return {"group_id": asked.group_id, "topics": found, **_error(_DONE)}
 
-    def _offsets(self, asked: Any) -> list[dict[str, Any]]:
-        """Return what is asked: some partitions, or, without ``topics``, all that have state."""
+    def _offsets(self, asked: Any, grant: Grant) -> list[dict[str, Any]]:
+        """Return what is asked: some partitions, or, without ``topics``, all that have state and may be seen."""
         group = self.known.stored.find(asked.group_id)
         names = [] if group is None else [topic for topic, _ in group.partitions.values()]
-        topics = self.known.catalog.of({*names, *(topic.topic_name for topic in asked.topics or ())})
+        names += [topic.topic_name for topic in asked.topics or ()]
+        topics = self.known.catalog.of(filter(grant.topic, set(names)))
         rows = {} if group is None else self._rows(group, topics)
         if asked.topics is None:
             wanted: dict[str, Iterable[int]] = {}
@@ -79,7 +83,10 @@ class OffsetAdmin:
             {
                 "topic_name": topic,
                 "topic_id": uuid_of(topics[topic].topic_id) if topic in topics else None,
-                "partitions": [_partition(partition, rows.get((topic, partition))) for partition in partitions],
+                "partitions": [
+                    _partition(one, rows.get((topic, one)), _DONE if grant.topic(topic) else _REFUSED)
+                    for one in partitions
+                ],
             }
             for topic, partitions in wanted.items()
         ]
@@ -95,8 +102,11 @@ class OffsetAdmin:
 
     async def alter(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer an AlterShareGroupOffsets: one commit. The group, and the share-partitions, may be new."""
+        may = context.grant.topic
         try:
-            topics = await asyncio.to_thread(self.known.catalog.of, [topic.topic_name for topic in request.topics])
+            context.grant.require_group(request.group_id)
+            names = [topic.topic_name for topic in request.topics]
+            topics = await asyncio.to_thread(self.known.catalog.of, filter(may, names))
             await self.known.change(request.group_id, self._begin_anew, request, topics)
         except ShareError as fault:
             return _changed(ALTER_SHARE_GROUP_OFFSETS.key, context, (fault.code, str(fault)), ())
@@ -105,7 +115,10 @@ class OffsetAdmin:
                 "topic_name": topic.topic_name,
                 "topic_id": _id_in(topics, topic.topic_name),
                 "partitions": [
-                    {"partition_index": one.partition_index, **_error(_outcome(topics, topic, one))}
+                    {
+                        "partition_index": one.partition_index,
+                        **_error(_outcome(topics, topic, one) if may(topic.topic_name) else _REFUSED),
+                    }
                     for one in topic.partitions
                 ],
             }
@@ -138,15 +151,20 @@ class OffsetAdmin:
 
     async def delete(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DeleteShareGroupOffsets: one commit."""
-        names = [topic.topic_name for topic in request.topics]
+        names, may = [topic.topic_name for topic in request.topics], context.grant.topic
         try:
+            context.grant.require_group(request.group_id)
             required(await self.known.find(request.group_id), request.group_id)
-            topics = await asyncio.to_thread(self.known.catalog.of, names)
+            topics = await asyncio.to_thread(self.known.catalog.of, filter(may, names))
             deleted = await self.known.change(request.group_id, self._delete, request.group_id, topics)
         except ShareError as fault:
             return _changed(DELETE_SHARE_GROUP_OFFSETS.key, context, (fault.code, str(fault)), ())
         responses = [
-            {"topic_name": name, "topic_id": _id_in(topics, name), **_error(_deletion(name, topics, deleted))}
+            {
+                "topic_name": name,
+                "topic_id": _id_in(topics, name),
+                **_error(_deletion(name, topics, deleted) if may(name) else _REFUSED),
+            }
             for name in names
         ]
         return _changed(DELETE_SHARE_GROUP_OFFSETS.key, context, _DONE, responses)
@@ -161,13 +179,13 @@ class OffsetAdmin:
         return found
 
 
-def _partition(partition: int, row: PartitionOffsets | None) -> dict[str, Any]:
+def _partition(partition: int, row: PartitionOffsets | None, outcome: Outcome) -> dict[str, Any]:
     return {
         "partition_index": partition,
         "start_offset": _UNKNOWN if row is None else row.start_offset,
         "leader_epoch": 0 if row is None else max(0, row.leader_epoch),
         "lag": _UNKNOWN if row is None or row.lag is None else row.lag,
-        **_error(_DONE),
+        **_error(outcome),
     }
 
 

@@ -12,6 +12,7 @@ from kio.static.protocol import RequestPayload
 
 from share_spark.coordinator.group import Heartbeat, HeartbeatResponse
 from share_spark.gateway import apis
+from share_spark.gateway.access import GROUP_REFUSED, TOPIC_REFUSED
 from share_spark.gateway.cluster_answers import cluster_answer, find_coordinator_answer, metadata_answer
 from share_spark.gateway.config_admin import ConfigAdmin
 from share_spark.gateway.frames import Answer
@@ -33,6 +34,10 @@ _log = logging.getLogger(__name__)
 _NOT_SERVED = HeartbeatResponse(
     error=ErrorCode.INVALID_GROUP_ID, error_message="This gateway does not serve a group of this name."
 )
+_NO_TOPIC, _NO_RIGHT = WireError.unknown_topic_or_partition, WireError.topic_authorization_failed
+
+_GROUP_REFUSED = HeartbeatResponse(error=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=GROUP_REFUSED)
+_TOPIC_REFUSED = HeartbeatResponse(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=TOPIC_REFUSED)
 _NOT_NOW = HeartbeatResponse(
     error=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message="The topics of the group cannot be looked up now."
 )
@@ -81,26 +86,36 @@ class Service:
     async def _metadata(self, context: RequestContext, request: Any) -> Answer:
         """Describe the topics that are asked for: by name, from version 10 on also by id; without any, all of them.
         Topics are never made, whatever the client allows."""
+        may = context.grant.topic
         if request.topics is None or (context.api_version == 0 and not request.topics):
             topics = await asyncio.to_thread(self._catalog.all)
-            return metadata_answer(context.api_version, self.node, topics, {})
+            seen = {name: topic for name, topic in topics.items() if may(name)}
+            return metadata_answer(context.api_version, self.node, seen, {})
         by_id = [topic_id_of(topic.topic_id) for topic in request.topics if topic.name is None]
         found = await asyncio.to_thread(self._catalog.by_id, by_id)
-        names = [*(topic.name for topic in request.topics if topic.name is not None), *found.values()]
-        topics = await asyncio.to_thread(self._catalog.of, names)
-        missing = {name: WireError.unknown_topic_or_partition for name in names if name not in topics}
-        unknown = [topic_id for topic_id in by_id if topic_id not in found]
-        return metadata_answer(context.api_version, self.node, topics, missing, unknown)
+        names = [topic.name for topic in request.topics if topic.name is not None]
+        names += [name for name in found.values() if may(name)]
+        topics = await asyncio.to_thread(self._catalog.of, [name for name in names if may(name)])
+        missing = {name: _NO_TOPIC if may(name) else _NO_RIGHT for name in names if name not in topics}
+        unknown = {one: _NO_RIGHT if one in found else WireError.unknown_topic_id for one in by_id}
+        unseen = {one: error for one, error in unknown.items() if one not in found or not may(found[one])}
+        return metadata_answer(context.api_version, self.node, topics, missing, unseen)
 
     async def _find_coordinator(self, context: RequestContext, request: Any) -> Answer:
-        keys, key_type = getattr(request, "coordinator_keys", ()), getattr(request, "key_type", 0)
-        return find_coordinator_answer(context.api_version, self.node, key_type, keys)
+        keys = request.coordinator_keys if context.api_version >= 4 else (request.key,)
+        refused = {key for key in keys if not context.grant.group(key)}
+        return find_coordinator_answer(context.api_version, self.node, getattr(request, "key_type", 0), keys, refused)
 
     async def _describe_cluster(self, context: RequestContext, _request: Any) -> Answer:
         return cluster_answer(context.api_version, self.node)
 
     async def _heartbeat(self, context: RequestContext, request: Any) -> Answer:
-        group, names = self._groups.get(request.group_id), request.subscribed_topic_names
+        grant, names = context.grant, request.subscribed_topic_names
+        if not grant.group(request.group_id):
+            return heartbeat_answer(context.api_version, _GROUP_REFUSED)
+        if not all(map(grant.topic, names or ())):
+            return heartbeat_answer(context.api_version, _TOPIC_REFUSED)
+        group = self._groups.get(request.group_id)
         if group is None:
             return heartbeat_answer(context.api_version, _NOT_SERVED)
         try:

@@ -13,6 +13,7 @@ from kio.static.protocol import ResponsePayload
 from share_spark.coordinator import sessions
 from share_spark.coordinator.fault import Fault
 from share_spark.coordinator.sessions import FetchLimits, SessionKey, SessionStep, ShareAcknowledge, ShareSession
+from share_spark.gateway.access import GROUP_REFUSED, Grant
 from share_spark.gateway.cluster_answers import NODE_ID
 from share_spark.gateway.group_clients import Acknowledgements, Fetch, FetchedRecords
 from share_spark.gateway.handler import RequestContext
@@ -38,7 +39,13 @@ _MOST_SESSIONS = 10_000
 
 _NO_GROUP = Fault(ErrorCode.INVALID_GROUP_ID, "This gateway does not serve a group of this name.")
 
+_REFUSED = Fault(ErrorCode.GROUP_AUTHORIZATION_FAILED, GROUP_REFUSED)
+
 _NO_TOPIC = FetchedRecords(error=ErrorCode.UNKNOWN_TOPIC_ID, acknowledge_error=ErrorCode.UNKNOWN_TOPIC_ID)
+
+_NO_RIGHT = FetchedRecords(
+    error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, acknowledge_error=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+)
 
 _MODES: Mapping[int, AcquireMode] = {0: AcquireMode.BATCH_OPTIMIZED, 1: AcquireMode.RECORD_LIMIT}
 
@@ -55,11 +62,12 @@ class ShareService:
 
     async def fetch(self, context: RequestContext, request: Any) -> ShareFetchAnswer:
         """Answer a ShareFetch."""
-        group, key = self.groups.get(request.group_id or ""), _session_key(request)
+        key, grant = _session_key(request), context.grant
+        group = self.groups.get(key.group_id) if grant.group(key.group_id) else None
         acknowledged = acknowledged_in(key.group_id, request.topics)
         asked = _share_fetch(request, acknowledged)
         if group is None:
-            return await _refused_fetch(_NO_GROUP, asked.limits)
+            return await _refused_fetch(_NO_GROUP if grant.group(key.group_id) else _REFUSED, asked.limits)
         step = sessions.fetch(
             self._sessions.get(key),
             asked,
@@ -69,12 +77,15 @@ class ShareService:
         if isinstance(step, Fault):
             return await _refused_fetch(step, asked.limits)
         self._put(key, step.session, context.connection_id)
-        results = await self._results(group, step, _fetch_of(request, acknowledged, step))
+        results = await self._results(group, grant, step, _fetch_of(request, acknowledged, step))
         return await self._answered(group, key, step, results)
 
     async def acknowledge(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ShareAcknowledge."""
-        group, key = self.groups.get(request.group_id or ""), _session_key(request)
+        key, grant = _session_key(request), context.grant
+        if not grant.group(key.group_id):
+            return acknowledge_refusal(context.api_version, *_REFUSED)
+        group = self.groups.get(key.group_id)
         acknowledged = acknowledged_in(key.group_id, request.topics)
         asked = ShareAcknowledge(
             member_id=key.member_id, session_epoch=request.share_session_epoch, acknowledged=tuple(acknowledged)
@@ -83,7 +94,7 @@ class ShareService:
         if isinstance(step, Fault) or group is None:
             return acknowledge_refusal(context.api_version, *step)
         self._put(key, step.session, context.connection_id)
-        results = await self._results(group, step, _fetch_of(request, acknowledged, step))
+        results = await self._results(group, grant, step, _fetch_of(request, acknowledged, step))
         lock_duration_ms = group.clients.lock_duration_ms
         return acknowledge_answer(context.api_version, _of(step.acknowledge, results), lock_duration_ms)
 
@@ -119,18 +130,22 @@ class ShareService:
     # --------------------------------------------------------------------------------------------- answers
 
     async def _results(
-        self, group: ServedGroup, step: SessionStep, wanted: Fetch
+        self, group: ServedGroup, grant: Grant, step: SessionStep, wanted: Fetch
     ) -> dict[SharePartitionKey, FetchedRecords]:
-        """Return the results by share-partition. Of a topic that is not there, that is the error."""
+        """Return the results by share-partition. Of a topic that is not there, or not for this user, that is the error
+        (R164); what the member holds of it ends with its locks."""
         named = {*step.acknowledge, *step.fetch, *step.release}
         names = await asyncio.to_thread(self.catalog.by_id, {key.topic_id for key in named})
-        known = group.names_of(names)
+        known = group.names_of({topic_id: name for topic_id, name in names.items() if grant.topic(name)})
         wanted = wanted._replace(
             keys=tuple(key for key in wanted.keys if key.topic_id in known),
             acknowledged={key: batches for key, batches in wanted.acknowledged.items() if key.topic_id in known},
             held=tuple(key for key in wanted.held if key.topic_id in known),
         )
-        missing = {key: _NO_TOPIC for key in named if key.topic_id not in known}
+        refused = {topic_id for topic_id, name in names.items() if not grant.topic(name)}
+        missing = {
+            key: _NO_RIGHT if key.topic_id in refused else _NO_TOPIC for key in named if key.topic_id not in known
+        }
         return missing | await group.clients.fetch(wanted)
 
     async def _answered(
@@ -200,8 +215,8 @@ def _of(
 
 
 async def _refused_fetch(fault: Fault, limits: FetchLimits) -> ShareFetchAnswer:
-    """Return the answer to a fetch that is refused as a whole. Clients repeat at once what finds no room."""
-    if fault.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+    """Return the answer to a fetch that is refused as a whole. Clients repeat it at once."""
+    if fault.code in (ErrorCode.SHARE_SESSION_LIMIT_REACHED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
         await asyncio.sleep(limits.max_wait_ms / 1_000)
     return ShareFetchAnswer(error_code=fault.code, error_message=fault.message)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -37,17 +37,23 @@ class TopicAdmin:
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DescribeTopicPartitions, always whole: its limit is not needed, and there is never more to come."""
         names = [topic.name for topic in request.topics]
-        found = await asyncio.to_thread(self._named, names)
-        topics = [_topic(name, found.get(name)) for name in names or sorted(found)]
+        may = context.grant.topic
+        found = await asyncio.to_thread(self._named, names, may)
+        topics = [_topic(name, found.get(name), may(name)) for name in names or sorted(found)]
         values = {"throttle_time": timedelta(), "topics": topics, "next_cursor": None}
         return make_message(load_response_schema(DESCRIBE_TOPIC_PARTITIONS.key, context.api_version), values)
 
-    def _named(self, names: list[str]) -> dict[str, TopicMetadata]:
-        return self.catalog.of(names) if names else self.catalog.all()
+    def _named(self, names: list[str], may: Callable[[str], bool]) -> dict[str, TopicMetadata]:
+        found = self.catalog.of(filter(may, names)) if names else self.catalog.all()
+        return {name: topic for name, topic in found.items() if may(name)}
 
     async def list_offsets(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ListOffsets."""
-        topics = [await asyncio.to_thread(self._offsets, topic) for topic in request.topics]
+        may = context.grant.topic
+        topics = [
+            await asyncio.to_thread(self._offsets, topic) if may(topic.name) else _refused(topic)
+            for topic in request.topics
+        ]
         values = {"throttle_time": timedelta(), "topics": topics}
         return make_message(load_response_schema(LIST_OFFSETS.key, context.api_version), values)
 
@@ -62,6 +68,14 @@ class TopicAdmin:
         since_ms = {one.timestamp for one in topic.partitions if one.timestamp >= 0 and one.partition_index in ends}
         since = {at_ms: self.catalog.log.offsets_at(topic.name, at_ms) for at_ms in since_ms}
         return {"name": topic.name, "partitions": [_offset(one, ends, since) for one in topic.partitions]}
+
+
+def _refused(topic: Any) -> dict[str, Any]:
+    error = WireError.topic_authorization_failed
+    return {
+        "name": topic.name,
+        "partitions": [_listed(one.partition_index, error, _NO_OFFSET) for one in topic.partitions],
+    }
 
 
 def _offset(one: Any, ends: Mapping[int, LogEnds], since: Mapping[int, Mapping[int, int]]) -> dict[str, Any]:
@@ -89,9 +103,10 @@ def _listed(partition: int, error: WireError, offset: int) -> dict[str, Any]:
     }
 
 
-def _topic(name: str, found: TopicMetadata | None) -> dict[str, Any]:
+def _topic(name: str, found: TopicMetadata | None, may: bool) -> dict[str, Any]:
+    missing = WireError.unknown_topic_or_partition if may else WireError.topic_authorization_failed
     return {
-        "error_code": WireError.unknown_topic_or_partition if found is None else WireError.none,
+        "error_code": missing if found is None else WireError.none,
         "name": name,
         "topic_id": None if found is None else uuid_of(found.topic_id),
         "is_internal": False,

@@ -26,7 +26,7 @@ class Authority:
         """Certificate and key (PKCS#8), encrypted if there is a password."""
         request, certificate, key = (self.directory / f"{host}{ending}" for ending in (".csr", ".pem", ".key"))
         names = self.directory / f"{host}.names"
-        names.write_text(f"subjectAltName=DNS:{host}\n")
+        names.write_text(f"subjectAltName={'IP' if host[0].isdigit() else 'DNS'}:{host}\n")
         secret = ["-passout", f"pass:{password}"] if password else ["-nodes"]
         new_key = ["-newkey", "rsa:2048", *secret, "-keyout", key]
         self._openssl("req", *new_key, "-subj", f"/CN={host}", "-out", request)

@@ -112,6 +112,8 @@ def _random_value(of: Definition, member: Member, random: Random) -> Any:
     match member.kind:
         case "int16" if member.name == "ErrorCode":
             return random.choice(ERRORS)
+        case "int64" if member.name.endswith("Ms"):
+            return random.choice((0, 1, 3_600_000))  # kio has a timedelta for it
         case "int8" | "int16" | "int32" | "int64":
             top = 1 << 8 * struct.calcsize(NUMBERS[member.kind]) - 1
             return random.choice((0, 1, -1, top - 1, -top, random.randrange(-top, top)))
@@ -119,7 +121,7 @@ def _random_value(of: Definition, member: Member, random: Random) -> Any:
             return random.random() < 0.5
         case "string":
             return "".join(random.choices("aß€😀\0", k=random.choice((0, 1, 5, 200))))
-        case "records":
+        case "records" | "bytes":
             return random.randbytes(random.choice((0, 1, 61, 200, 20_000)))
         case "uuid":
             return random.choice((UUID(int=0), UUID(int=random.getrandbits(128))))
@@ -178,7 +180,7 @@ def _one(of: Definition, member: Member, value: Any, strangers: Random | None) -
             yield b"\x01" if value else b"\x00"
         case "uuid":
             yield value.bytes
-        case "string" | "records":
+        case "string" | "records" | "bytes":
             content = value.encode() if isinstance(value, str) else value
             size = -1 if content is None else len(content)
             yield varint(size + 1) if of.flexible else struct.pack(">h" if member.kind == "string" else ">i", size)

@@ -13,6 +13,8 @@ from kio.schema.metadata.v1 import MetadataRequest as OldMetadataRequest
 from kio.schema.metadata.v1.request import MetadataRequestTopic as OldMetadataRequestTopic
 from kio.schema.metadata.v13 import MetadataRequest
 from kio.schema.metadata.v13.request import MetadataRequestTopic
+from kio.schema.sasl_authenticate.v2 import SaslAuthenticateRequest
+from kio.schema.sasl_handshake.v1 import SaslHandshakeRequest
 from kio.schema.share_acknowledge.v1 import ShareAcknowledgeRequest
 from kio.schema.share_acknowledge.v1 import request as acknowledge
 from kio.schema.share_fetch.v2 import ShareFetchRequest
@@ -65,7 +67,13 @@ def share_acknowledge() -> ShareAcknowledgeRequest:
     return ShareAcknowledgeRequest(group_id="group", member_id=MEMBER, share_session_epoch=-1, topics=(topic,))
 
 
+LOGIN: tuple[RequestPayload, ...] = (
+    SaslHandshakeRequest(mechanism="SCRAM-SHA-256"),
+    SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=fyko+d2lbbFgONRv9qkxdawL"),
+)
+
 REQUESTS: tuple[RequestPayload, ...] = (
+    *LOGIN,
     ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2.16.1"),
     MetadataRequest(
         topics=(MetadataRequestTopic(topic_id=TOPIC, name=None), MetadataRequestTopic(topic_id=None, name="topic")),

@@ -14,6 +14,7 @@ from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 from share_spark import EmbeddedTopicLog
 from share_spark import Message as Record
 from share_spark.delta.location import Location
+from share_spark.gateway.door import Door
 from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_host import GroupPlace
 from share_spark.gateway.served_groups import AnyGroup
@@ -53,10 +54,11 @@ class Place(NamedTuple):
         self.log.append(TOPIC, [Record(b"%d" % number) for number in range(first, last + 1)])
 
     @contextmanager
-    def gateway(self, port: int = 0, **settings: object) -> Iterator[Address]:
+    def gateway(self, port: int = 0, *, door: Door | None = None, **settings: object) -> Iterator[Address]:
         """A gateway in this process."""
         source = TopicSource.of_table(None, Location.parse(self.topics))
-        with serving(source, self.state, settings_of(settings), port, dead_letters=self.dead_letters) as address:
+        letters = self.dead_letters
+        with serving(source, self.state, settings_of(settings), port, dead_letters=letters, door=door) as address:
             yield address
 
 
@@ -68,7 +70,13 @@ def settings_of(given: Mapping[str, object]) -> GroupConfig:
 
 @contextmanager
 def serving(
-    source: TopicSource, state: str, config: GroupConfig, port: int = 0, *, dead_letters: str | None = None
+    source: TopicSource,
+    state: str,
+    config: GroupConfig,
+    port: int = 0,
+    *,
+    dead_letters: str | None = None,
+    door: Door | None = None,
 ) -> Iterator[Address]:
     """A gateway to these topics, in this process."""
     place = GroupPlace(
@@ -80,7 +88,7 @@ def serving(
         dead_letters=DeltaDeadLetters(dead_letters) if dead_letters else None,
     )
     groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
-    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log))
+    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log), door=door)
     try:
         yield gateway.address
     finally:
@@ -88,13 +96,16 @@ def serving(
 
 
 @contextmanager
-def consumer(address: Address, *, group: str = GROUP, topic: str = TOPIC) -> Iterator[ShareConsumer]:
+def consumer(
+    address: Address, *, group: str = GROUP, topic: str = TOPIC, security: Mapping[str, str] = {}
+) -> Iterator[ShareConsumer]:
     """A consumer that acknowledges each record by itself."""
     settings = {
         "bootstrap.servers": str(address),
         "group.id": group,
         "share.acknowledgement.mode": "explicit",
         "log_level": 2,  # without it the client says that its share consumer is a preview
+        **security,
     }
     found = ShareConsumer(settings)
     found.subscribe([topic])

@@ -17,18 +17,26 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v0 import FindCoordinatorResponse
 
+from share_spark.gateway import login
+from share_spark.gateway.access import EVERYTHING
 from share_spark.gateway.apis import served_versions
 from share_spark.gateway.connection import ConnectionLimits
 from share_spark.gateway.frames import FrameSplitter, read_head, read_request
+from share_spark.gateway.login import SaslLogins
 from share_spark.gateway.message_reader import MalformedRequestError
 from share_spark.gateway.server import Server, ServerLimits
 from share_spark.gateway.thread import GatewayThread
-from share_spark.kafka.broker_connection import Address
+from share_spark.gateway.users import User, Users, UsersFile, users_text
+from share_spark.kafka.broker_connection import Address, connected
+from share_spark.kafka.broker_login import BrokerLogin
+from share_spark.kafka.options import KafkaOptions
 from tests.support.gateway_client import GatewayClient, head
-from tests.support.requests_of_clients import FRAMES, REQUESTS, hostile_frame, request_frame, share_fetch
+from tests.support.requests_of_clients import FRAMES, LOGIN, REQUESTS, hostile_frame, request_frame, share_fetch
+from tests.unit.gateway.test_server import Echo
 
 HOW_MANY = [pytest.param(5_000, id="5,000"), pytest.param(100_000, id="100,000", marks=pytest.mark.long)]
 FRAME_BYTES = 1 << 16
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.password": "hunter2"}
 
 
 def test_the_requests_are_read_when_nothing_is_wrong() -> None:
@@ -120,6 +128,37 @@ def test_the_server_withstands_hostile_clients(how_many: int, caplog: pytest.Log
             assert client.ask("anything") == "host"
     finally:
         thread.stop()
+    assert caplog.records == []
+    assert grown < 16 << 20
+
+
+@pytest.mark.parametrize("how_many", HOW_MANY)
+def test_a_login_withstands_hostile_clients(
+    how_many: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the login, and in each of its steps: the handler is asked nothing, and nobody gets in."""
+    monkeypatch.setattr(login, "_REFUSAL_S", 0.0)
+    caplog.set_level(logging.WARNING)
+    random, asked = Random(how_many), Echo()
+    file = tmp_path / "users.toml"
+    file.write_text(users_text(Users.none().with_user("alice", User.of(b"hunter2", EVERYTHING))))
+    logins = SaslLogins.of(UsersFile.open(str(file)), is_encrypted=True)
+    server = Server("127.0.0.1", 0, asked, logins=logins)
+    thread = GatewayThread(server)
+    address = thread.start()
+    before = 0
+    for number in range(how_many // 10):
+        first = [request_frame(one) for one in LOGIN[: random.randrange(3)]]
+        attack(address, [*first, *(hostile_frame(random) for _ in range(10 - len(first)))], random)
+        if number == how_many // 50:
+            before = resident_bytes()
+    grown = resident_bytes() - before
+    known = KafkaOptions.parse({"bootstrap.servers": "b:1", **SASL, "sasl.username": "alice"})
+    with connected(address, BrokerLogin.of(known), 30):
+        assert len(server._connections) == 1
+        assert not server._strangers
+    thread.stop()
+    assert asked.contexts == []
     assert caplog.records == []
     assert grown < 16 << 20
 

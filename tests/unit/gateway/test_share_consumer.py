@@ -204,9 +204,9 @@ def test_a_partition_that_cannot_be_read_now_holds_up_no_other(tmp_path: Path) -
 class GatewayProcess:
     """`share-spark gateway` as a process."""
 
-    def __init__(self, place: Place, port: int = 0) -> None:
+    def __init__(self, place: Place, port: int = 0, options: Sequence[str] = ()) -> None:
         command = [sys.executable, "-m", "share_spark.cli", "gateway", "--state", place.state]
-        command += ["--topic-table", place.topics, "--listen", f"127.0.0.1:{port}", "--starting", "earliest"]
+        command += ["--topic-table", place.topics, "--listen", f"127.0.0.1:{port}", "--starting", "earliest", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

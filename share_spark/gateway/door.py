@@ -1,0 +1,45 @@
+"""The ways in: what clients have to show before they are answered, from the files that say so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from ssl import SSLContext
+
+from share_spark.gateway.login import Login, NoLogin, SaslLogins
+from share_spark.gateway.tls import Tls
+from share_spark.gateway.users import UsersFile
+from share_spark.kafka.broker_connection import Address
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """The conditions for clients. ``tls`` None: they connect without. ``logins``: makes the login of a connection."""
+
+    tls: SSLContext | None = None
+    logins: Callable[[], Login] = NoLogin
+
+    @classmethod
+    def of(cls, listen: Address, *, tls: Tls | None, users: str | None) -> Door:
+        """Read the files. ``users``: the file of those who may log in, None: nobody has to. Raises ConfigError."""
+        context = None if tls is None else tls.context()
+        if users is None:
+            return cls(tls=context)
+        if context is None and not _is_here(listen.host):
+            _log.warning(
+                "clients log in on %s without TLS: SCRAM hides passwords, but nothing hides records; PLAIN is refused",
+                listen,
+            )
+        return cls(tls=context, logins=SaslLogins.of(UsersFile.open(users), is_encrypted=context is not None))
+
+
+def _is_here(host: str) -> bool:
+    """Return whether only this machine can connect to an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
