@@ -36,7 +36,7 @@ def serve_clients(arguments: Sequence[str]) -> int:
     catalog = TopicCatalog(source.log)
     catalog.all()
     place = GroupPlace(state=state, log=source.log, topics=source.table, kafka=source.kafka, config=config)
-    groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms)
     gateway = Gateway.open(listen, groups, catalog, advertised=advertised)
     try:
         with asked_to_end() as over:

@@ -50,10 +50,10 @@ class Place(NamedTuple):
         self.log.append(TOPIC, [Record(b"%d" % number) for number in range(first, last + 1)])
 
     @contextmanager
-    def gateway(self, port: int = 0, **settings: object) -> Iterator[Address]:
-        """A gateway in this process."""
+    def gateway(self, port: int = 0, clock: Callable[[], int] = wall_clock_ms, **settings: object) -> Iterator[Address]:
+        """A gateway in this process. ``clock``: by which sessions of members end."""
         source = TopicSource.of_table(None, Location.parse(self.topics))
-        with serving(source, self.state, settings_of(settings), port) as address:
+        with serving(source, self.state, settings_of(settings), port, clock) as address:
             yield address
 
 
@@ -64,12 +64,15 @@ def settings_of(given: Mapping[str, object]) -> GroupConfig:
 
 
 @contextmanager
-def serving(source: TopicSource, state: str, config: GroupConfig, port: int = 0) -> Iterator[Address]:
+def serving(
+    source: TopicSource, state: str, config: GroupConfig, port: int = 0, clock: Callable[[], int] = wall_clock_ms
+) -> Iterator[Address]:
     """A gateway to these topics, in this process."""
     where = Location.parse(state)
     place = GroupPlace(state=where, log=source.log, topics=source.table, kafka=source.kafka, config=config)
-    groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
-    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log))
+    catalog = TopicCatalog(source.log)
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=clock)
+    gateway = Gateway.open(Address("127.0.0.1", port), groups, catalog)
     try:
         yield gateway.address
     finally:
