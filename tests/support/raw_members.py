@@ -30,9 +30,9 @@ class RawMember:
     epoch: int = 0
     held: set[tuple[str, int]] = field(default_factory=set)
 
-    def beat(self, at: BrokerConnection, *topics: str, epoch: int | None = None) -> int:
+    def beat(self, at: BrokerConnection, *topics: str, epoch: int | None = None, attempts: int = 5) -> int:
         """Send a heartbeat, again while no engine is there. Return the error code."""
-        for _ in range(5):
+        for _ in range(attempts):
             answer = self._asked(at, topics, self.epoch if epoch is None else epoch)
             if answer.error_code != LOADING:
                 break
