@@ -40,7 +40,7 @@ from share_spark.gateway.client_queue import ClientQueue, GroupUnavailableError
 from share_spark.gateway.group_topics import GroupTopics
 from share_spark.gateway.message_maker import make_message
 from share_spark.kafka.topic_ids import uuid_of
-from share_spark.model.errors import ErrorCode, TopicError
+from share_spark.model.errors import ErrorCode
 
 _PATIENCE_S = 3.0
 """The time for which a heartbeat waits for an engine. Clients ask again after the error that follows."""
@@ -122,7 +122,7 @@ class GroupMembers:
                 responses = await self._responses([request for request, _ in taken])
             except GroupUnavailableError:
                 _answer(taken, [_NO_ENGINE] * len(taken))
-            except TopicError as fault:
+            except Exception as fault:  # noqa: BLE001 - whoever asked is told, and the others go on
                 _refuse(taken, fault)
             else:
                 _answer(taken, responses)
@@ -188,7 +188,7 @@ def _answer(waiting: _Waiting, responses: Sequence[HeartbeatResponse]) -> None:
             answer.set_result(response)
 
 
-def _refuse(waiting: _Waiting, fault: TopicError) -> None:
+def _refuse(waiting: _Waiting, fault: Exception) -> None:
     for _, answer in waiting:
         if not answer.done():
             answer.set_exception(fault)

@@ -9,6 +9,7 @@ import pytest
 
 from share_spark.coordinator.group import HeartbeatResponse
 from share_spark.gateway import group_members
+from share_spark.gateway.client_queue import ClientQueue
 from share_spark.model.errors import ErrorCode
 from tests.support.engine_world import TOPIC
 from tests.support.member_world import OTHER, SESSION_MS, GatewayLife, MemberWorld, heartbeat
@@ -112,6 +113,24 @@ def test_an_engine_that_ends_leaves_heartbeats_to_the_next(monkeypatch: pytest.M
         assert (await asked).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (await life.members.heartbeat(heartbeat("m1", 0, TOPIC))).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert not world.stored().members
+
+    asyncio.run(play())
+
+
+def test_a_fault_reaches_whoever_asked_and_the_next_ask_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        world = MemberWorld()
+        life = GatewayLife(world)
+        life.run()
+
+        async def fails(_requests: object) -> None:
+            raise OSError("the disk is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientQueue, "ask_group", lambda *_: fails(None))
+            with pytest.raises(OSError, match="the disk is gone"):
+                await life.members.heartbeat(heartbeat("m1", 0, TOPIC))
+        assert epochs(await life.beat([heartbeat("m1", 0, TOPIC)])) == [1]
 
     asyncio.run(play())
 
