@@ -120,6 +120,13 @@ def forget(spark: AnySpark, location: str, group_id: str, keys: Iterable[SharePa
     )
 
 
+def delete(spark: AnySpark, location: str, group_id: str) -> None:
+    """Delete all state of a group, and its members, in one commit. Raises as ``reset``."""
+    shares = DeltaShareCoordinator(spark, location)
+    shares.load()
+    shares.delete_group(group_id)
+
+
 def _change(
     spark: AnySpark, location: str, group_id: str, entries: Iterable[StateRequest], topic_names: Mapping[str, str]
 ) -> None:

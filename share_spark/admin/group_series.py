@@ -24,7 +24,7 @@ from share_spark.model.records import DeliveryState, ShareRecord
 from share_spark.partition import SharePartition, evolve, offsets_by_state
 from share_spark.state.direct_rows import tables_of
 from share_spark.state.log_rows import LOG_SCHEMA
-from share_spark.state.record_rows import CLAIM, UPDATE, records_in
+from share_spark.state.record_rows import SHARE_KINDS, UPDATE, records_in
 
 MOST_FILES, MOST_BYTES = 600, 16 << 20
 """The limits of the first look, which reads the newest segments."""
@@ -35,7 +35,7 @@ MOST_ROWS = 100_000
 MOST_MICRO_BATCHES = 5_000
 """The most micro-batches that are kept."""
 
-_COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name != "errors"])
+_COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name not in ("errors", "group_records")])
 
 _BACK_AGAIN = ("released", "lost")
 _NOT_COUNTED = ("not entered", "throttled", "truncated")
@@ -100,7 +100,7 @@ class GroupSeries:
         if rows.num_rows > MOST_ROWS:
             raise UnknownTableError("it has many rows")
         self._stamps |= stamps_in(segment, rows)
-        return rows.filter(pc.field("kind") != CLAIM).sort_by(
+        return rows.filter(pc.field("kind").isin(SHARE_KINDS)).sort_by(
             [("writer_epoch", "ascending"), ("batch_id", "ascending")]
         )
 

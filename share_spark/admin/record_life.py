@@ -33,12 +33,12 @@ from share_spark.delta.table_log import UnknownTableError
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.state.direct_rows import tables_of
 from share_spark.state.log_rows import LOG_SCHEMA
-from share_spark.state.record_rows import CLAIM, SNAPSHOT
+from share_spark.state.record_rows import SHARE_KINDS, SNAPSHOT
 
 MOST_FILES, MOST_BYTES = 1_500, 64 << 20
 """The most files and bytes of a group's log that are read: a few seconds."""
 
-_UNUSED = ("doubts", "excused", "leader_epoch", "query_id", "at_ms")
+_UNUSED = ("group_records", "doubts", "excused", "leader_epoch", "query_id", "at_ms")
 _COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name not in _UNUSED])
 
 
@@ -90,7 +90,7 @@ class _Found:
         """Add the rows of a segment, in any order."""
         rows = with_microseconds(rows)
         self.stamps |= stamps_in(segment, rows)
-        of_topic = rows.filter((pc.field("topic") == self.topic) & (pc.field("kind") != CLAIM))
+        of_topic = rows.filter((pc.field("topic") == self.topic) & pc.field("kind").isin(SHARE_KINDS))
         self.has_topic = self.has_topic or of_topic.num_rows > 0
         self.rows += _rows_in(of_topic.filter(pc.field("partition") == self.partition), self.offset)
 

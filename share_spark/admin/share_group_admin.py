@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from share_spark.admin.group_changes import (
     NewOffset,
     StartAt,
+    delete,
     forget,
     new_offset,
     partitions_of,
@@ -334,10 +335,10 @@ class ShareGroupAdmin:
         partitions_of(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
 
     def delete_group(self, group_id: str) -> None:
-        """Delete all of its state, and the files beside it: pauses, dynamic configs, the heartbeat. If that ends
-        half-way, the group is still listed, and can be deleted again. Raises as ``delete_offsets``."""
+        """Delete all of its state, its members, and the files beside it: pauses, dynamic configs, the heartbeat. If
+        that ends half-way, the group is still listed, and can be deleted again. Raises as ``delete_offsets``."""
         look = self.look()
-        group = look.idle_group(group_id)
+        look.idle_group(group_id)
         look.reader.empty_group_file(group_id).write()
-        forget(self.spark, self.location, group_id, group.partitions)
+        delete(self.spark, self.location, group_id)
         look.reader.delete_beside(group_id)

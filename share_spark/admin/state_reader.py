@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from share_spark.admin.table_files import log_without_spark, state_log_without_spark
+from share_spark.coordinator.group import ShareGroup
 from share_spark.delta.table_log import GoneFileError, TableLog, UnknownTableError
 from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.maintenance.heartbeat import ALIVE, Beat, EngineEnd, wall_clock_ms
@@ -16,19 +17,21 @@ from share_spark.partition import SharePartition
 from share_spark.spark.files import StorageFiles, group_file_name
 from share_spark.state.commits import CommitListing, GroupTail, tail_found
 from share_spark.state.direct_rows import MOST_RANGES, rows_by_batch, segment_stamps
-from share_spark.state.fold import fold
+from share_spark.state.fold import LogState, fold_log
 from share_spark.state.tables import check_properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
     """A group at its last micro-batch. ``writer_epoch``: its last engine's. ``at_ms``: when it was decided, 0 if there
-    was none. ``partitions``: (topic name, state) by key."""
+    was none. ``partitions``: (topic name, state) by key. ``members``: the clients of a gateway that are members of it,
+    with its epochs; None if it never had one."""
 
     group_id: str
     writer_epoch: int
     at_ms: int
     partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]]
+    members: ShareGroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +110,20 @@ class StateReader:
     def group(self, group_id: str) -> GroupState:
         """Return the group. Raises StateError: there is no such group, or only Spark can read its state."""
         found = self.require(group_id)
-        partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]] = {}
+        state = LogState({})
         if found.valid is not None and found.valid.batch_id >= 0:
             try:
-                partitions = fold(rows_by_batch(self.log, found.valid, MOST_RANGES), group_id)
+                state = fold_log(rows_by_batch(self.log, found.valid, MOST_RANGES), group_id)
             except UnknownTableError as reason:
                 raise self._unreadable(group_id, reason) from reason
         at_ms = 0 if found.valid is None else found.valid.at_ms
-        return GroupState(group_id=group_id, writer_epoch=found.epoch, at_ms=at_ms, partitions=partitions)
+        return GroupState(
+            group_id=group_id,
+            writer_epoch=found.epoch,
+            at_ms=at_ms,
+            partitions=state.partitions,
+            members=state.group,
+        )
 
     def _unreadable(self, group_id: str, reason: UnknownTableError) -> StateError:
         text = f"the state of group {group_id!r}"

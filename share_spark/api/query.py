@@ -128,7 +128,7 @@ class ShareGroupQuery:
         self._writer = writer.queryName(self.name) if self.name else writer
         self.store.log.refuse_if_fenced()
         if self.door is not None:
-            self.door.clients.open()
+            self.door.clients.open(self.store.group)
         self._query = self._start_loop()
         threading.Thread(target=self._watch, name="share-spark-watch", daemon=True).start()
 

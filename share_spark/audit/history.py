@@ -32,7 +32,7 @@ from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError
 from share_spark.model.ids import BatchStamp
 from share_spark.state.commits import CommitListing
-from share_spark.state.record_rows import CLAIM, SNAPSHOT
+from share_spark.state.record_rows import SHARE_KINDS, SNAPSHOT
 from share_spark.state.stale_appends import late_appends_at
 from share_spark.state.tables import check_location, load_log, log_table
 
@@ -102,7 +102,7 @@ def collect_record_history(
     check_location(spark, location)
     version = _version(spark, location)
     log = load_log(spark, log_table(location), version).where(
-        (F.col("group_id") == group_id) & (F.col("kind") != CLAIM)
+        (F.col("group_id") == group_id) & F.col("kind").isin(*SHARE_KINDS)
     )
     extent = _extent(log, location, group_id, topic, partition)
     late = set(late_appends_at(spark, location, version, group_id).get(group_id, ()))

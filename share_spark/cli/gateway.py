@@ -50,7 +50,7 @@ def serve_clients(arguments: Sequence[str]) -> int:
         config=config,
         dead_letters=_dead_letters(given),
     )
-    groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms)
     gateway = Gateway.open(listen, groups, catalog, advertised=advertised, door=door)
     try:
         with asked_to_end() as over:

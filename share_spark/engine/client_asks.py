@@ -1,7 +1,8 @@
 """The requests of clients outside of Spark, as one micro-batch takes and answers them.
 
 Many requests share a commit: all that have come since the last micro-batch are decided in this one, in the order in
-which they came, and answered once its append is durable. The next one takes what has come meanwhile.
+which they came, and answered once its append is durable. The next one takes what has come meanwhile. What clients ask
+as members of their group (``GroupAsk``) is decided beside the share-partitions, and is in the same append.
 """
 
 from __future__ import annotations
@@ -10,6 +11,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from share_spark.coordinator.group import (
+    GroupDecision,
+    GroupRecord,
+    GroupRequests,
+    HeartbeatResponse,
+    ShareGroup,
+    decide_together,
+    new_group,
+)
 from share_spark.engine.step import PartitionOutcome
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import LogEnds, SharePartitionKey
@@ -32,11 +42,35 @@ class ClientAnswer(NamedTuple):
     responses: Mapping[SharePartitionKey, Sequence[PartitionResponse]]
 
 
+class GroupAsk(NamedTuple):
+    """All that members ask of their group at once. ``number``: of the port."""
+
+    number: int
+    requests: GroupRequests
+
+
+class GroupAnswer(NamedTuple):
+    """The answer to a ``GroupAsk``. ``group``: as it is after it; ``responses``: one for each heartbeat."""
+
+    number: int
+    group: ShareGroup | None
+    responses: Sequence[HeartbeatResponse]
+
+
 class Clients(Protocol):
     """The clients of one group that are outside of Spark. Its methods are called by the engine's thread."""
 
     def take(self) -> Sequence[ClientAsk]:
         """Return what was asked since the last call, without waiting."""
+        ...
+
+    def take_group(self) -> GroupAsk | None:
+        """Return what members have asked of the group since the last call, without waiting. At most one ask has no
+        answer at a time."""
+        ...
+
+    def answer_group(self, answer: GroupAnswer) -> None:
+        """Take the answer to it; its effects are durable."""
         ...
 
     def forget_reads(self, keys: Collection[SharePartitionKey]) -> None:
@@ -65,12 +99,14 @@ class Clients(Protocol):
 @dataclass(slots=True)
 class ClientAsks:
     """The asks that the present micro-batch has taken. ``clients``: None if the group has none. ``_changed``: what they
-    were not told of yet. ``_log_ends``: as noted last."""
+    were not told of yet. ``_log_ends``: as noted last. ``_group_ask``, ``_decision``: of the members."""
 
     clients: Clients | None
     _taken: Sequence[ClientAsk] = ()
     _changed: set[SharePartitionKey] = field(default_factory=set)
     _log_ends: dict[SharePartitionKey, int] = field(default_factory=dict)
+    _group_ask: GroupAsk | None = None
+    _decision: GroupDecision | None = None
 
     def take(
         self, known: Mapping[SharePartitionKey, LogEnds], paused: Collection[SharePartitionKey]
@@ -80,7 +116,7 @@ class ClientAsks:
         log does not answer."""
         if self.clients is None:
             return {}
-        self._taken = self.clients.take()
+        self._taken, self._group_ask = self.clients.take(), self.clients.take_group()
         asked = dict[SharePartitionKey, list[KafkaRequest]]()
         for ask in self._taken:
             for key, requests in ask.requests.items():
@@ -88,6 +124,19 @@ class ClientAsks:
                     end_offset = 0 if key in paused else known[key].end_offset
                     asked.setdefault(key, []).extend(_below(end_offset, requests))
         return asked
+
+    @property
+    def concern_group(self) -> bool:
+        """Whether members have asked something."""
+        return self._group_ask is not None
+
+    def decide_group(self, group_id: str, group: ShareGroup | None) -> Sequence[GroupRecord]:
+        """Return the records that the answer to members needs. Every group is there from the beginning: an unknown one
+        is the end of librdkafka's consumer."""
+        if self._group_ask is None:
+            return ()
+        self._decision = decide_together(group or new_group(group_id), self._group_ask.requests)
+        return self._decision.records
 
     def note_logs(self, changed: Mapping[SharePartitionKey, LogEnds]) -> None:
         """Note that the logs of these end elsewhere now: there may be new records, or some may be gone."""
@@ -104,10 +153,13 @@ class ClientAsks:
         if self.clients is not None:
             self.clients.stop_waiting()
 
-    def answer(self, outcomes: Iterable[PartitionOutcome]) -> None:
-        """Answer what was taken."""
+    def answer(self, outcomes: Iterable[PartitionOutcome], group: ShareGroup | None) -> None:
+        """Answer what was taken. ``group``: as it is now."""
         if self.clients is None:
             return
+        if self._group_ask is not None and self._decision is not None:
+            self.clients.answer_group(GroupAnswer(self._group_ask.number, group, self._decision.responses))
+            self._group_ask = self._decision = None
         left = dict[SharePartitionKey, Sequence[PartitionResponse]]()
         for outcome in outcomes:
             left[outcome.key] = outcome.responses

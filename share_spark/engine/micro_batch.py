@@ -1,6 +1,6 @@
 """The micro-batch: inputs, decision, one append, then effects. The only loop that owns order and durability.
 
-    log ends, acknowledgements, time  ->  plan  ->  advance (decide)
+    log ends, acknowledgements, what clients ask, time  ->  plan  ->  advance (decide)
         ->  announce dead letters  ->  one append  ->  has another engine claimed the group?  ->  write dead letters
         ->  deliver what was acquired  ->  commit its output; its acknowledgements are an input of the next micro-batch
 
@@ -121,8 +121,7 @@ class ShareGroupEngine:
         if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
             in_sink = PendingAcknowledgements(spans=left.answers, member_id=left.member_id)
-        found = taken_over(self.ports, self._summaries, in_sink, decides=self._output.decides)
-        self._pending, self._left_rows = found
+        self._pending, self._left_rows = taken_over(self.ports, self._summaries, in_sink, decides=self._output.decides)
 
     def _commit_left_rows(self, stamp: BatchStamp, timer: StepTimer) -> MicroBatchProgress:
         """Commit the output rows that were taken over, before anything is decided that could end the locks of their
@@ -221,8 +220,9 @@ class ShareGroupEngine:
         )
         self._truncate(inputs, partition_inputs)
         timer.mark("plan")
-        outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
-        self._asks.answer(outcomes)
+        has_work = partition_inputs or self._first or self._asks.concern_group
+        outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if has_work else ()
+        self._asks.answer(outcomes, self.ports.store.group)
         self._first = False
         self._earlier_locks.forget(self._time.now_ms, self.next_deadline_ms)
         are_suspects = any(partition_input.suspects for partition_input in partition_inputs.values())
@@ -330,8 +330,7 @@ class ShareGroupEngine:
         """Tell the dead letters of truncations before the commit: once the state has one, no engine finds it again."""
         # A truncated log always makes an input, so the other share-partitions, which may be many, are not looked at.
         ends = {key: inputs.ends[key] for key in partition_inputs if key in inputs.ends}
-        truncated = truncated_logs(self._summaries, ends)
-        self._truncated = truncated
+        self._truncated = truncated = truncated_logs(self._summaries, ends)
         if truncated:
             warn_of_truncations(partition_inputs, self._summaries)
             self.ports.dead_letters.truncate(truncated)
@@ -340,10 +339,11 @@ class ShareGroupEngine:
         self, stamp: BatchStamp, partition_inputs: Mapping[SharePartitionKey, PartitionInput], timer: StepTimer
     ) -> Sequence[PartitionOutcome]:
         self._letters.withdraw()
-        limits, refusal = PartitionLimits.of(self._config), ""
+        limits, store, now_ms, refusal = PartitionLimits.of(self._config), self.ports.store, self._time.now_ms, ""
         for _ in range(_COMMIT_ATTEMPTS):
-            outcomes = self.ports.store.advance(
-                partition_inputs, limits=limits, batch_id=stamp.batch_id, now_ms=self._time.now_ms
+            records = self._asks.decide_group(self.ports.topics.group_id, store.group)
+            outcomes = store.advance(
+                partition_inputs, limits=limits, batch_id=stamp.batch_id, now_ms=now_ms, group_records=records
             )
             timer.mark("decide")
             refuse_errors(outcomes)

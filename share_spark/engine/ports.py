@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from share_spark.coordinator.group import GroupRecord, ShareGroup
 from share_spark.engine.delivery_port import AcknowledgedSpans, AcquiredSpan
 from share_spark.engine.pauses import Pauses
 from share_spark.engine.ranges import NumberedRanges
@@ -121,10 +122,12 @@ class ShareStateStore(Protocol):
         limits: PartitionLimits,
         batch_id: int,
         now_ms: int,
+        group_records: Sequence[GroupRecord] = (),
     ) -> Sequence[PartitionOutcome]:
         """Decide for every share-partition that has an input; others stay as they are. Tentative until ``commit``.
 
-        ``limits`` may change each time: the log has the results, and no state is folded by them."""
+        ``limits`` may change each time: the log has the results, and no state is folded by them. ``group_records``:
+        what was decided of the members, for the same append."""
         ...
 
     def commit(self) -> None:
@@ -139,6 +142,11 @@ class ShareStateStore(Protocol):
     def held_by(self, member_id: str) -> Mapping[SharePartitionKey, Sequence[InFlightBatch]]:
         """Return what this member holds at or above the SPSO, as of the last ``load`` or ``commit``, without
         share-partitions where that is nothing."""
+        ...
+
+    @property
+    def group(self) -> ShareGroup | None:
+        """The members and epochs of the group, as of the last ``load`` or ``commit``; None if it never had a member."""
         ...
 
     @property

@@ -245,7 +245,7 @@ class GroupHost:
         maintenance.start(engine.start())
         end = EngineEnd(EndKind.STOPPED, 0)
         try:
-            self.clients.open()
+            self.clients.open(opened.store.group)
             self._run_micro_batches(opened)
         except Exception as fault:
             end = EngineEnd(EndKind.FAILED, 0, f"{type(fault).__name__}: {fault}")

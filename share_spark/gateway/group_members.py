@@ -1,8 +1,19 @@
-"""The members of one group: their heartbeats, and the end of those that send none."""
+"""The members of one group: their heartbeats, and the end of those that send none.
+
+What changes the group is asked of its engine, and answered once it is durable. One ask is under way at a time; what
+comes meanwhile is in the next one, so many heartbeats share a commit. A heartbeat that changes nothing is answered at
+once, by the group as of the last commit:
+
+    heartbeat  ->  what would it change?  ->  nothing: answer
+                                          ->  something: ask, with all that wait  ->  the engine commits  ->  answer
+
+Session timers are no state: they begin anew for all members with each engine (R122).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -13,69 +24,174 @@ from kio.static.protocol import ResponsePayload
 
 from share_spark.coordinator.group import (
     GroupLimits,
+    GroupRequests,
     Heartbeat,
     HeartbeatResponse,
     ShareGroup,
     Topics,
+    decide_together,
     expired,
-    heartbeats,
     new_group,
     remove_members,
     replay,
 )
 from share_spark.gateway.apis import SHARE_GROUP_HEARTBEAT
+from share_spark.gateway.client_queue import ClientQueue, GroupUnavailableError
+from share_spark.gateway.group_topics import GroupTopics
 from share_spark.gateway.message_maker import make_message
 from share_spark.kafka.topic_ids import uuid_of
 from share_spark.model.errors import ErrorCode
 
+_PATIENCE_S = 3.0
+"""The time for which a heartbeat waits for an engine. Clients ask again after the error that follows."""
+
+_LEAST_WAIT_S = 0.5
+"""The least time between two looks for sessions that have ended."""
+
+_NO_ENGINE = HeartbeatResponse(
+    error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error_message="No engine has the group at present."
+)
+
 
 @dataclass(slots=True, kw_only=True)
 class GroupMembers:
-    """The members, for the thread of the event loop. They are not durable: after a restart of the gateway a member is
-    unknown, and joins again. So a group is there from the beginning: an unknown one is the end of librdkafka's
-    consumer."""
+    """The members, for the thread of the event loop. ``queue``: to the engine, which has the group."""
 
     group_id: str
+    queue: ClientQueue
+    topics: GroupTopics
     clock: Callable[[], int]
     limits: GroupLimits = field(default_factory=GroupLimits)
-    _group: ShareGroup = field(init=False)
     _seen_ms: dict[str, int] = field(default_factory=dict)
+    _began_ms: int = 0
+    _engines: int = 0
+    _waiting: list[tuple[Heartbeat, asyncio.Future[HeartbeatResponse]]] = field(default_factory=list)
+    _asking: asyncio.Task[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
 
-    def __post_init__(self) -> None:
-        self._group = new_group(self.group_id)
-
-    def heartbeat(self, request: Heartbeat, topics: Topics) -> HeartbeatResponse:
-        """Return the answer."""
-        self.expire(topics)
-        records, _, (response,) = heartbeats(self.group_id, self._group, [request], topics, self.limits)
-        self._group = replay(records, self._group) or self._group
-        if response.error is ErrorCode.NONE:
-            self._note(request)
+    async def heartbeat(self, request: Heartbeat) -> HeartbeatResponse:
+        """Return the answer. Raises TopicError, TopicUnreachableError."""
+        named = request.subscribed_topic_names or ()
+        if not self.queue.is_open:
+            await self.topics.of(named)  # the engine begins
+            if not await self.queue.is_open_within(_PATIENCE_S):
+                return _NO_ENGINE
+        topics = await self.topics.of(self.group.subscribed_topic_names.union(named))
+        decision = decide_together(self.group, self._requests([request], topics))
+        if decision.records:
+            return await self._asked(request)
+        (response,) = decision.responses
+        self._note(request, response)
+        self._watch_sessions()
         return response
 
     @property
-    def group(self) -> ShareGroup:
-        """The group as it is now."""
-        return self._group
+    def is_known(self) -> bool:
+        """Whether an engine has told of the group."""
+        return self.queue.is_open
 
     @property
-    def topic_names(self) -> frozenset[str]:
-        """The topics that members subscribe to."""
-        return frozenset(self._group.subscribed_topic_names)
+    def group(self) -> ShareGroup:
+        """The group as of the last commit. It is there from the beginning: an unknown one is the end of librdkafka's
+        consumer."""
+        return self.queue.group or new_group(self.group_id)
 
-    def expire(self, topics: Topics) -> None:
-        """Remove the members whose session has ended."""
-        gone = expired(self._group, self._seen_ms, 0, self.clock(), self.limits)
-        if gone:
-            self._group = replay(remove_members(self._group, gone, topics).records, self._group) or self._group
-            for member_id in gone:
-                self._seen_ms.pop(member_id, None)
+    def present(self, topics: Topics) -> ShareGroup:
+        """Return the group without the members whose session has ended. ``topics``: those that members subscribe to."""
+        group = self.group
+        return replay(remove_members(group, self._gone(), topics).records, group) or group
 
-    def _note(self, request: Heartbeat) -> None:
+    # ------------------------------------------------------------------------------------------------ asking
+
+    async def _asked(self, request: Heartbeat) -> HeartbeatResponse:
+        """Ask with the next ask, and return the answer. If the client is gone by then, what it said still counts."""
+        answer: asyncio.Future[HeartbeatResponse] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, answer))
+        self._ask_soon()
+        return await answer
+
+    def _ask_soon(self) -> None:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_all())
+
+    async def _ask_all(self) -> None:
+        """Ask until nobody waits; at least once, as sessions may have ended."""
+        while True:
+            taken, self._waiting = self._waiting, []
+            try:
+                responses = await self._responses([request for request, _ in taken])
+            except GroupUnavailableError:
+                _answer(taken, [_NO_ENGINE] * len(taken))
+            except Exception as fault:  # noqa: BLE001 - whoever asked is told, and the others go on
+                _refuse(taken, fault)
+            else:
+                _answer(taken, responses)
+            if not self._waiting:
+                break
+        self._watch_sessions()
+
+    async def _responses(self, requests: Sequence[Heartbeat]) -> Sequence[HeartbeatResponse]:
+        names = self.group.subscribed_topic_names.union(*(one.subscribed_topic_names or () for one in requests))
+        asked = self._requests(requests, await self.topics.of(names))
+        answer = await self.queue.ask_group(asked)
+        for request, response in zip(requests, answer.responses, strict=True):
+            self._note(request, response)
+        return answer.responses
+
+    def _requests(self, requests: Iterable[Heartbeat], topics: Topics) -> GroupRequests:
+        return GroupRequests(heartbeats=tuple(requests), gone=self._gone(), topics=topics, limits=self.limits)
+
+    # ---------------------------------------------------------------------------------------------- sessions
+
+    def _note(self, request: Heartbeat, response: HeartbeatResponse) -> None:
+        """Begin the session of a member anew, or end it."""
+        if response.error is not ErrorCode.NONE:
+            return
         if request.member_epoch < 0:
             self._seen_ms.pop(request.member_id, None)
         else:
             self._seen_ms[request.member_id] = self.clock()
+
+    def _gone(self) -> tuple[str, ...]:
+        """Return the members whose session has ended."""
+        self._begin_sessions()
+        return expired(self.group, self._seen_ms, self._began_ms, self.clock(), self.limits)
+
+    def _begin_sessions(self) -> None:
+        """Begin all sessions anew with each engine: members may have been elsewhere before it."""
+        if self._engines != self.queue.engines:
+            self._engines, self._began_ms, self._seen_ms = self.queue.engines, self.clock(), {}
+
+    def _watch_sessions(self) -> None:
+        """Look again when the next session may end."""
+        if self._timer is None and self.group.members:
+            seen = min(max(self._began_ms, self._seen_ms.get(one, 0)) for one in self.group.members)
+            left_s = (seen + self.limits.session_timeout_ms - self.clock()) / 1_000
+            self._timer = asyncio.get_running_loop().call_later(max(_LEAST_WAIT_S, left_s), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self.queue.is_open:
+            return
+        if self._gone():
+            self._ask_soon()
+        else:
+            self._watch_sessions()
+
+
+_Waiting = Sequence[tuple[Heartbeat, "asyncio.Future[HeartbeatResponse]"]]
+
+
+def _answer(waiting: _Waiting, responses: Sequence[HeartbeatResponse]) -> None:
+    for (_, answer), response in zip(waiting, responses, strict=True):
+        if not answer.done():
+            answer.set_result(response)
+
+
+def _refuse(waiting: _Waiting, fault: Exception) -> None:
+    for _, answer in waiting:
+        if not answer.done():
+            answer.set_exception(fault)
 
 
 def heartbeat_answer(version: int, response: HeartbeatResponse) -> ResponsePayload:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from share_spark.admin.group_details import GroupPhase
-from share_spark.coordinator.group import GroupState, ShareGroup, Topics, new_group
+from share_spark.coordinator.group import (
+    GroupLimits,
+    GroupState,
+    ShareGroup,
+    Topics,
+    new_group,
+    remove_members,
+    replay,
+)
 from share_spark.gateway.served_groups import NonEmptyGroupError, ServedGroup, ServedGroups
 from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.gateway.topic_catalog import TopicCatalog
@@ -33,10 +42,11 @@ class KnownGroup(NamedTuple):
 
 @dataclass(slots=True)
 class KnownGroups:
-    """All groups. Its methods are for the thread of the event loop."""
+    """All groups. Its methods are for the thread of the event loop. ``began_s``: when the gateway began."""
 
     groups: ServedGroups
     catalog: TopicCatalog
+    began_s: float = field(default_factory=time.monotonic)
 
     @property
     def stored(self) -> StoredGroups:
@@ -66,17 +76,33 @@ class KnownGroups:
 
     async def _known(self, group_id: str, phase: GroupPhase | None) -> KnownGroup | None:
         served = self.groups.begun().get(group_id)
-        group, topics = (new_group(group_id), {}) if served is None else await self._members(served)
+        if served is not None and served.members.is_known:
+            group, topics = await self._present(served)
+        else:
+            group, topics = await self._stored(group_id, phase)
         if phase is None and group.epoch == 0:
             return None
         is_run_elsewhere = phase is GroupPhase.STABLE and not self.groups.hosts(group_id)
         return KnownGroup(group, topics, GroupState.STABLE if is_run_elsewhere else group.state)
 
-    async def _members(self, served: ServedGroup) -> tuple[ShareGroup, Topics]:
+    async def _present(self, served: ServedGroup) -> tuple[ShareGroup, Topics]:
         """Return the group without the members whose session has ended."""
-        topics = await asyncio.to_thread(self.catalog.of, served.members.topic_names)
-        served.members.expire(topics)
-        return served.members.group, topics
+        topics = await self._topics(served.members.group)
+        return served.members.present(topics), topics
+
+    async def _stored(self, group_id: str, phase: GroupPhase | None) -> tuple[ShareGroup, Topics]:
+        """Return a group that no engine here has at present. Its members may come back, until a session has passed
+        since this gateway began."""
+        group = None if phase is None else await asyncio.to_thread(self.stored.members, group_id)
+        if group is None:
+            return new_group(group_id), {}
+        topics = await self._topics(group)
+        if time.monotonic() - self.began_s >= GroupLimits().session_timeout_ms / 1_000:
+            group = replay(remove_members(group, group.members, topics).records, group) or group
+        return group, topics
+
+    async def _topics(self, group: ShareGroup) -> Topics:
+        return await asyncio.to_thread(self.catalog.of, group.subscribed_topic_names)
 
 
 def required(known: KnownGroup | None, group_id: str) -> KnownGroup:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from share_spark.gateway.client_queue import ClientQueue
 from share_spark.gateway.door import Door
 from share_spark.gateway.gateway import Gateway
-from share_spark.gateway.group_clients import GroupClients
-from share_spark.gateway.group_members import GroupMembers
-from share_spark.gateway.served_groups import FixedTopics, OneGroup, ServedGroup
+from share_spark.gateway.group_topics import FixedTopics, GroupTopics
+from share_spark.gateway.served_groups import OneGroup, ServedGroup
 from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.gateway.topic_source import TopicSource
@@ -40,14 +39,17 @@ class ListeningGroup:
     ) -> ListeningGroup:
         """Listen. Nobody is answered before the queue is opened. ``stored``: the place of the group's state. Raises
         EnvironmentFault."""
-        queue = ClientQueue()
-        group = ServedGroup(
-            engine=FixedTopics(topics),
-            clients=GroupClients(queue=queue, reader=source.reader, lock_duration_ms=lock_duration_ms),
-            members=GroupMembers(group_id=group_id, clock=wall_clock_ms),
+        queue, catalog = ClientQueue(), TopicCatalog(source.log)
+        group = ServedGroup.of(
+            group_id,
+            queue,
+            GroupTopics(FixedTopics(topics), catalog),
+            source.reader,
+            clock=wall_clock_ms,
+            lock_duration_ms=lock_duration_ms,
         )
         served = OneGroup(group_id=group_id, group=group, stored=stored)
-        return cls(queue, Gateway.open(listen, served, TopicCatalog(source.log), advertised=advertised, door=door))
+        return cls(queue, Gateway.open(listen, served, catalog, advertised=advertised, door=door))
 
     def close(self, fault: BaseException | None) -> None:
         """Disconnect the clients: the engine has ended, by this fault if there is one."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from share_spark.coordinator.group import TopicMetadata
 from share_spark.engine.batch_reader import BatchReader
 from share_spark.gateway.client_queue import ClientQueue
 from share_spark.gateway.group_clients import GroupClients
 from share_spark.gateway.group_host import GroupHost, GroupPlace
 from share_spark.gateway.group_members import GroupMembers
+from share_spark.gateway.group_topics import GroupTopics
 from share_spark.gateway.stored_groups import StoredGroups
+from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.model.errors import ErrorCode, ShareError
 
 _Result = TypeVar("_Result")
@@ -25,31 +26,35 @@ class NonEmptyGroupError(ShareError):
     code = ErrorCode.NON_EMPTY_GROUP
 
 
-class TopicsOfGroup(Protocol):
-    """The side of a group's engine that has its topics."""
-
-    def subscribe(self, topics: Iterable[str]) -> Collection[str]:
-        """Add topics, which exist, to those that the group reads. Return all that it reads. From any thread."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class ServedGroup:
     """A group, as the gateway serves it."""
 
-    engine: TopicsOfGroup
+    topics: GroupTopics
     clients: GroupClients
     members: GroupMembers
 
-    def subscribe(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
-        """Let the group read these topics, and return those that it reads."""
-        read = self.engine.subscribe(topics)
-        return {name: topic for name, topic in topics.items() if name in read}
+    @classmethod
+    def of(
+        cls,
+        group_id: str,
+        queue: ClientQueue,
+        topics: GroupTopics,
+        reader: BatchReader,
+        *,
+        clock: Callable[[], int],
+        lock_duration_ms: int,
+    ) -> ServedGroup:
+        """Return the group whose engine is at the other end of the ``queue``."""
+        return cls(
+            topics=topics,
+            clients=GroupClients(queue=queue, reader=reader, lock_duration_ms=lock_duration_ms),
+            members=GroupMembers(group_id=group_id, queue=queue, topics=topics, clock=clock),
+        )
 
     def names_of(self, names: Mapping[str, str]) -> Mapping[str, str]:
         """Let the group read the topics of these ``names``, which are by id. Return those that it reads."""
-        read = self.engine.subscribe(names.values())
-        found = {topic_id: name for topic_id, name in names.items() if name in read}
+        found = self.topics.named(names)
         self.clients.names.update(found)
         return found
 
@@ -99,6 +104,7 @@ class AnyGroup:
 
     place: GroupPlace
     reader: BatchReader
+    catalog: TopicCatalog
     clock: Callable[[], int]
     _groups: dict[str, ServedGroup] = field(default_factory=dict)
     _hosts: dict[str, GroupHost] = field(default_factory=dict)
@@ -113,10 +119,9 @@ class AnyGroup:
         if group_id not in self._groups:
             queue = ClientQueue()
             host = GroupHost(group_id=group_id, place=self.place, clients=queue)
-            lock_duration_ms = self.place.config.lock_duration_ms
-            clients = GroupClients(queue=queue, reader=self.reader, lock_duration_ms=lock_duration_ms)
-            self._groups[group_id] = ServedGroup(
-                engine=host, clients=clients, members=GroupMembers(group_id=group_id, clock=self.clock)
+            topics, lock_duration_ms = GroupTopics(host, self.catalog), self.place.config.lock_duration_ms
+            self._groups[group_id] = ServedGroup.of(
+                group_id, queue, topics, self.reader, clock=self.clock, lock_duration_ms=lock_duration_ms
             )
             self._hosts[group_id] = host
         return self._groups[group_id]
@@ -186,14 +191,3 @@ class OneGroup:
 
     def stop(self) -> None:
         """Do nothing: the engine ends by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedTopics:
-    """TopicsOfGroup of an engine that reads the same topics from its start to its end."""
-
-    topics: tuple[str, ...]
-
-    def subscribe(self, topics: Iterable[str]) -> Collection[str]:  # noqa: ARG002
-        """Return the topics of the engine: none is added."""
-        return self.topics

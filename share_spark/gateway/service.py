@@ -118,10 +118,6 @@ class Service:
         group = self._groups.get(request.group_id)
         if group is None:
             return heartbeat_answer(context.api_version, _NOT_SERVED)
-        try:
-            found = await asyncio.to_thread(self._catalog.of, group.members.topic_names.union(names or ()))
-        except TopicUnreachableError:
-            return heartbeat_answer(context.api_version, _NOT_NOW)
         heartbeat = Heartbeat(
             member_id=request.member_id,
             member_epoch=request.member_epoch,
@@ -130,5 +126,8 @@ class Service:
             rack_id=request.rack_id,
             subscribed_topic_names=None if names is None else tuple(names),
         )
-        response = group.members.heartbeat(heartbeat, group.subscribe(found))
+        try:
+            response = await group.members.heartbeat(heartbeat)
+        except TopicUnreachableError:
+            response = _NOT_NOW
         return heartbeat_answer(context.api_version, response)

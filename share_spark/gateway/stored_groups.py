@@ -9,6 +9,7 @@ from share_spark.admin.group_changes import NewOffset, planned_configs
 from share_spark.admin.group_details import GroupPhase, phase_of
 from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.admin.state_reader import GroupState, StateReader
+from share_spark.coordinator.group import ShareGroup
 from share_spark.delta.location import Location
 from share_spark.model.dynamic_config import ConfigEntry, entries
 from share_spark.spark.on_demand import AnySpark
@@ -41,6 +42,11 @@ class StoredGroups:
         """Return a group with its share-partitions; None if there is no such group."""
         reader = self._reader()
         return reader.group(group_id) if reader is not None and _has(reader, group_id) else None
+
+    def members(self, group_id: str) -> ShareGroup | None:
+        """Return the members and epochs of a group; None if it never had a member."""
+        found = self.find(group_id)
+        return None if found is None else found.members
 
     def begin_at(self, offsets: Sequence[NewOffset]) -> None:
         """Begin share-partitions of one group anew, in one commit; the group, and they, may be new."""

@@ -26,9 +26,10 @@ from share_spark.output.sink_journal import as_state_error, claim_sinks_before
 from share_spark.partition import PartitionLimits
 from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.commits import CommitListing, CommitsAsOf
-from share_spark.state.direct_rows import FOLDED_SCHEMA, last_written_in, last_written_ms, rows_by_batch
+from share_spark.state.direct_rows import FOLDED_SCHEMA, WHOLE_KINDS, last_written_in, last_written_ms, rows_by_batch
 from share_spark.state.group_log import GroupLog
-from share_spark.state.record_rows import SNAPSHOT, UPDATE
+from share_spark.state.group_rows import GROUP_UPDATE
+from share_spark.state.record_rows import UPDATE
 from share_spark.state.segments import LogTail, tail_of
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.tables import log_table
@@ -85,7 +86,7 @@ def _evidence_in_files(tail: LogTail, group_id: str, log: TableLog) -> GroupEvid
     parts = () if tail.valid is None else rows_by_batch(log, tail.valid)
     rows = pa.concat_tables([FOLDED_SCHEMA.empty_table(), *parts])
     kinds: list[Any] = rows.column("kind").to_pylist()
-    segment = tail.valid.segment if tail.valid is not None and SNAPSHOT in kinds else -1
+    segment = tail.valid.segment if tail.valid is not None and not set(WHOLE_KINDS).isdisjoint(kinds) else -1
     held: Any = pc.list_flatten(rows.column("acquired").combine_chunks())
     own = [(path, file.values) for path, file in log.active.items() if file.values["group_id"] == group_id]
     later = last_written_ms(log, [path for path, values in own if int(values["segment"]) > segment])
@@ -94,7 +95,7 @@ def _evidence_in_files(tail: LogTail, group_id: str, log: TableLog) -> GroupEvid
         version=log.version,
         segment=segment,
         batch_id=max(pc.max(rows.column("batch_id")).as_py() or 0, 0),
-        updates=kinds.count(UPDATE),
+        updates=kinds.count(UPDATE) + kinds.count(GROUP_UPDATE),
         written_at_ms=max(last_written_in(rows) or 0, later or 0),
         locked_until_ms=pc.max(held.field("lock_deadline_ms")).as_py() or 0,
     )
@@ -116,9 +117,9 @@ def _evidence_in(spark: SparkSession, tail: LogTail, group_id: str, version: int
     (row,) = (
         tail.rows(spark)
         .agg(
-            F.max(F.when(F.col("kind") == SNAPSHOT, F.col("segment"))).alias("segment"),
+            F.max(F.when(F.col("kind").isin(*WHOLE_KINDS), F.col("segment"))).alias("segment"),
             F.max("batch_id").alias("batch_id"),
-            F.count(F.when(F.col("kind") == UPDATE, 1)).alias("updates"),
+            F.count(F.when(F.col("kind").isin(UPDATE, GROUP_UPDATE), 1)).alias("updates"),
             F.unix_millis(F.max("written_at")).alias("written_at_ms"),
             F.max(deadline).alias("locked_until_ms"),
         )

@@ -5,9 +5,9 @@ writes its records to it. Nothing is kept between requests: engines write the sa
 to the last commit that counts.
 
 A request that changes nothing claims nothing. Any other claims the group as an engine would, reads the state again,
-and writes a snapshot of every share-partition in one append (R74); a deleted one is not among them, and that is its
-tombstone (R91, O5). A group with a running engine is refused before that. If an append fails, its outcome is unknown;
-every request may be repeated (R84, R93, R101).
+and writes a snapshot of every share-partition, and of the group's members and epochs, in one append (R74); a deleted
+one is not among them, and that is its tombstone (R91, O5). A group with a running engine is refused before that. If an
+append fails, its outcome is unknown; every request may be repeated (R84, R93, R101).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from share_spark import coordinator
 from share_spark.coordinator import STATE_PARTITIONS, CoordinatorShard, state_partition_of
+from share_spark.coordinator.group import ShareGroup, end_deletion, replay, snapshot
 from share_spark.coordinator.messages import InitializeState, ShareGroupStateRequest, ShareState, StateResult
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
@@ -38,10 +39,10 @@ from share_spark.model.records import UNINITIALIZED_START_OFFSET
 from share_spark.partition import SharePartition, take_snapshot
 from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.commits import CommitListing, CommitsAsOf
+from share_spark.state.fold import LogState
 from share_spark.state.group_log import GroupLog
-from share_spark.state.live_state import LiveState
+from share_spark.state.live_state import LiveState, rows_of
 from share_spark.state.log_rows import claim_table, record_table
-from share_spark.state.record_rows import record_array
 from share_spark.state.segments import LogTail
 from share_spark.state.state_view import replace_status, state_bucket, status_app_id
 from share_spark.state.tables import ensure_tables, log_table, state_table
@@ -100,18 +101,33 @@ class DeltaShareCoordinator:
             return self._answered(request, {}).results
         log = _GroupLog.of(self._spark, self._place, request.group_id, self._commits)
         seen = log.open()
-        states = log.states(seen)
-        found = self._answered(request, states)
-        if found.states == states:
+        known = log.folded(seen)
+        found = self._answered(request, known.partitions)
+        if found.states == known.partitions:
             return found.results
         log.refuse_unless_idle()
         claim = log.claim_idle(seen)
         if claim.valid != seen.valid:
-            states = log.states(claim)
-            found = self._answered(request, states)
-        if found.states != states:
-            log.write(claim, found.states, forgotten=states.keys() - found.states.keys())
+            known = log.folded(claim)
+            found = self._answered(request, known.partitions)
+        if found.states != known.partitions:
+            forgotten = known.partitions.keys() - found.states.keys()
+            log.write(claim, _left_with(found.states, known.group), forgotten)
         return found.results
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete the state of all share-partitions of a group, and its members, in one commit. Call it after ``load``.
+
+        Raises as ``answer``.
+        """
+        assert self._commits is not None, "delete_group before load"
+        log = _GroupLog.of(self._spark, self._place, group_id, self._commits)
+        seen = log.open()
+        if log.folded(seen) == LogState({}):
+            return
+        log.refuse_unless_idle()
+        claim = log.claim_idle(seen)
+        log.write(claim, LogState({}), forgotten=log.folded(claim).partitions.keys())
 
     def _answered(self, request: ShareGroupStateRequest, states: GroupStates) -> _Answered:
         """Return the pure coordinator's result of each entry, one after the other, and the states after them."""
@@ -156,6 +172,15 @@ class DeltaShareCoordinator:
     def _topic_name(self, topic_id: str, states: GroupStates) -> str:
         named = (topic for key, (topic, _) in states.items() if key.topic_id == topic_id)
         return next(named, None) or self._topic_names.get(topic_id, topic_id)
+
+
+def _left_with(states: GroupStates, group: ShareGroup | None) -> LogState:
+    """Return the state of a group that has only these share-partitions left."""
+    if group is None:
+        return LogState(states)
+    left = {key.topic_id for key in states}
+    gone = [topic_id for topic_id in group.topics.initialized if topic_id not in left]
+    return LogState(states, replay(end_deletion(group, gone).records, group))
 
 
 class _Answered(NamedTuple):
@@ -210,22 +235,23 @@ class _GroupLog(GroupLog):
             f"the last engine of group {self.group_id!r} has left work that the next one finishes first; start one"
         )
 
-    def write(self, claim: LogTail, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
-        """Write ``states``, all that the group has from now on (R74). Call it after ``claim``.
+    def write(self, claim: LogTail, state: LogState, forgotten: Collection[SharePartitionKey]) -> None:
+        """Write ``state``, all that the group has from now on (R74). Call it after ``claim``.
 
         Raises FencedError, StateError. If nothing is left, this is a records commit without records, by a micro-batch
         before the first. The segments before it are dropped (R92): where log clean-up removes that commit's note, they
         would be the newest again.
         """
-        note = self.note("records", claim.last_segment, 0 if states else -1, claim.at_ms)
+        states, is_left = state.partitions, state != LogState({})
+        note = self.note("records", claim.last_segment, 0 if is_left else -1, claim.at_ms)
         kept = KeptTable(self.spark, self.table)
         with self.as_state_error():
             # Ask for a needed session before the commit: a failure must not leave it half done.
             status = self._status_appends() if forgotten else None
-            if not states:
+            if not is_left:
                 kept.prepare_to_drop()
-            self.append(record_table(_snapshots(states), note, None) if states else claim_table(note), note)
-            if not states and not drop_segments(kept, self.group_id, note.segment):
+            self.append(record_table(_snapshots(state), note, None) if is_left else claim_table(note), note)
+            if not is_left and not drop_segments(kept, self.group_id, note.segment):
                 raise StateError(f"{self.table}: other writers were always first; ask again")
             if forgotten:
                 left = LiveState(
@@ -264,5 +290,6 @@ def _row_of(key: SharePartitionKey) -> Column:
     return place & (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
 
 
-def _snapshots(states: GroupStates) -> pa.StructArray:
-    return record_array([(topic, take_snapshot(state)) for topic, state in states.values()])
+def _snapshots(state: LogState) -> pa.StructArray:
+    records = [(topic, take_snapshot(one)) for topic, one in state.partitions.values()]
+    return rows_of(records, () if state.group is None else snapshot(state.group), is_snapshot=True)

@@ -13,11 +13,15 @@ import pyarrow.parquet as pq
 
 from share_spark.delta.table_log import ActiveFile, TableLog, UnknownTableError
 from share_spark.state.commits import CommitNote, SegmentStamps
+from share_spark.state.group_rows import GROUP_SNAPSHOT
 from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import CLAIM, SNAPSHOT
 
 FOLDED_SCHEMA = pa.schema([column for column in LOG_SCHEMA if column.name not in ("ended", "errors")])
 """The columns of the state; the others are for the audit."""
+
+WHOLE_KINDS = (SNAPSHOT, GROUP_SNAPSHOT)
+"""The kinds of which the first commit of a segment has rows."""
 
 MOST_RANGES = 2_000_000
 """The most ranges read for one answer to a person: about a second in Python if they are in large rows."""
@@ -101,7 +105,8 @@ def stamp_rows(log: TableLog, group_id: str) -> pa.Table:
 def segment_stamps(log: TableLog, group_id: str) -> Iterator[SegmentStamps]:
     """Yield the stamps of the rows of a group. Raises UnknownTableError."""
     rows = stamp_rows(log, group_id)
-    marked = rows.append_column("is_whole", pc.equal(rows.column("kind"), pa.scalar(SNAPSHOT)))
+    begins: Any = pc.is_in(rows.column("kind"), value_set=pa.array(WHOLE_KINDS))
+    marked = rows.append_column("is_whole", begins)
     found = marked.group_by(["segment", "writer_epoch"]).aggregate(
         [("is_whole", "max"), ("batch_id", "max"), ("at_ms", "max")]
     )

@@ -28,7 +28,7 @@ from share_spark.spark.progress_log import log_progress
 from share_spark.spark.schemas import ARROW_BYTES, ARROW_ROWS
 from share_spark.state.commits import CommitListing, CommitNote
 from share_spark.state.direct_rows import FOLDED_SCHEMA, rows_by_batch
-from share_spark.state.fold import FoldedStates, fold
+from share_spark.state.fold import LogState, fold_log
 from share_spark.state.log_rows import claim_table
 from share_spark.state.record_rows import CLAIM
 from share_spark.state.segments import LogTail, tail_of
@@ -102,8 +102,8 @@ class GroupLog:
         with self.as_state_error():
             return tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
 
-    def states(self, tail: LogTail) -> FoldedStates:
-        """Return (topic name, state) by key, from the valid rows. Raises StateError: some are gone."""
+    def folded(self, tail: LogTail) -> LogState:
+        """Return the state from the valid rows. Raises StateError: some are gone."""
         last = -1
 
         def noted(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -113,10 +113,10 @@ class GroupLog:
                 yield rows
 
         if tail.valid is None:
-            return {}
+            return LogState({})
         what = f"loading the state of group {self.group_id}"
         with self.as_state_error(), log_progress(given_session(self.spark), what):
-            found = fold(noted(self._rows(tail, tail.valid)), self.group_id)
+            found = fold_log(noted(self._rows(tail, tail.valid)), self.group_id)
         self.refuse_damaged(tail, last)
         return found
 

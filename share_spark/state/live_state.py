@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from share_spark.coordinator.group import GroupRecord, ShareGroup, replay, snapshot
 from share_spark.engine.attempts import Answered, EndedAttempt, ended_attempts
 from share_spark.engine.plain_step import unaudited_step
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of, step
@@ -21,6 +22,7 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import InFlightBatch, ShareRecord
 from share_spark.partition import PartitionLimits, SharePartition, held_by
 from share_spark.spark.python_worker import cycles_ignored
+from share_spark.state.log_rows import group_row
 from share_spark.state.record_rows import record_array
 
 PartitionStates = Mapping[SharePartitionKey, tuple[str, SharePartition]]
@@ -43,9 +45,10 @@ class StepTerms:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
     """The states of all share-partitions after the micro-batch ``batch_id``, which was decided at ``at_ms``; -1 and 0
-    if the engine has decided none yet."""
+    if the engine has decided none yet. ``group``: its members and epochs; None: it never had a member."""
 
     states: PartitionStates = field(default_factory=dict)
+    group: ShareGroup | None = None
     writer_epoch: int = 0
     batch_id: int = -1
     at_ms: int = 0
@@ -63,15 +66,28 @@ class LiveState:
         found = ((key, held_by(state, member_id)) for key, (_, state) in self.states.items())
         return {key: runs for key, runs in found if runs}
 
-    def advance(self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], terms: StepTerms) -> Advance:
-        """Decide one micro-batch; the value here stays as it is."""
+    def advance(
+        self,
+        partition_inputs: Mapping[SharePartitionKey, PartitionInput],
+        terms: StepTerms,
+        group_records: Sequence[GroupRecord] = (),
+    ) -> Advance:
+        """Decide one micro-batch; the value here stays as it is. ``group_records``: what else was decided in it."""
         with cycles_ignored():
             known = self.states if terms.snapshot_all else (key for key in partition_inputs if key in self.states)
             old = [_stepped(*self.states[key], partition_inputs.get(key), terms) for key in known]
             new = [_begun(key, wanted, terms) for key, wanted in partition_inputs.items() if key not in self.states]
         changed = [*old, *new]
         states = {**self.states, **{one.state.key: (one.topic, one.state) for one in changed}}
-        return Advance(live=replace(self, states=states), changed=changed)
+        group = replay(group_records, self.group)
+        if terms.snapshot_all and group is not None:
+            group_records = snapshot(group)
+        return Advance(
+            live=replace(self, states=states, group=group),
+            changed=changed,
+            group_records=group_records,
+            is_snapshot=terms.snapshot_all,
+        )
 
 
 class SteppedPartition(NamedTuple):
@@ -87,10 +103,13 @@ class SteppedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The result of a micro-batch: the next live state, and the share-partitions that it has changed."""
+    """The result of a micro-batch: the next live state, and the share-partitions that it has changed.
+    ``group_records``: those for the log; ``is_snapshot``: a segment begins with this."""
 
     live: LiveState
     changed: Sequence[SteppedPartition]
+    group_records: Sequence[GroupRecord] = ()
+    is_snapshot: bool = False
 
     @property
     def outcomes(self) -> list[PartitionOutcome]:
@@ -106,7 +125,23 @@ class Advance:
         """Return the records for the log (RECORD_TYPE)."""
         written = [one for one in self.changed if one.record is not None]
         pairs = [(one.topic, one.record) for one in written if one.record is not None]
-        return record_array(pairs, [one.ended for one in written])
+        return rows_of(pairs, self.group_records, [one.ended for one in written], is_snapshot=self.is_snapshot)
+
+
+def rows_of(
+    records: Sequence[tuple[str, ShareRecord]],
+    group_records: Sequence[GroupRecord],
+    ended: Sequence[Sequence[EndedAttempt]] | None = None,
+    *,
+    is_snapshot: bool,
+) -> pa.StructArray:
+    """Return the rows (RECORD_TYPE) of one commit; it has some records, of share-partitions or of the group. ``ended``
+    as in ``record_array``."""
+    of_group = [group_row(group_records, is_snapshot=is_snapshot)] if group_records else []
+    if not records and of_group:
+        return of_group[0]
+    found: pa.StructArray = pa.concat_arrays([record_array(records, ended), *of_group])
+    return found
 
 
 def _stepped(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from share_spark.state.group_rows import GROUP_SNAPSHOT, GROUP_UPDATE, group_values
 from share_spark.state.record_rows import CLAIM, RECORD_TYPE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from share_spark.coordinator.group import GroupRecord
     from share_spark.state.commits import CommitNote
 
 _STAMPS: list[Any] = [
@@ -23,7 +27,7 @@ _STAMPS: list[Any] = [
 LOG_SCHEMA = pa.schema([*RECORD_TYPE, *(pa.field(name, kind) for name, kind in _STAMPS)])
 """``tables.LOG_COLUMNS`` without the partition columns of the table."""
 
-_RARE = ("excused", "errors")
+_RARE = ("excused", "errors", "group_records")
 
 USUAL_SCHEMA = pa.schema([column for column in LOG_SCHEMA if column.name not in _RARE])
 """LOG_SCHEMA without the columns that only files with such ranges have: a column costs time in each append. To readers
@@ -34,6 +38,14 @@ def claim_table(note: CommitNote) -> pa.Table:
     """Return the row of a claim (USUAL_SCHEMA). It has no micro-batch."""
     row = {"kind": CLAIM, "writer_epoch": note.writer_epoch, "run_id": note.run_id, "at_ms": note.at_ms}
     return pa.Table.from_pylist([row | {"written_at": datetime.now(UTC)}], schema=USUAL_SCHEMA)
+
+
+def group_row(records: Sequence[GroupRecord], *, is_snapshot: bool) -> pa.StructArray:
+    """Return the one row (RECORD_TYPE) of a commit with records of the group. ``is_snapshot``: they are all that
+    count."""
+    row = {"kind": GROUP_SNAPSHOT if is_snapshot else GROUP_UPDATE, "group_records": group_values(records)}
+    found: Any = pa.array([row], RECORD_TYPE)
+    return cast("pa.StructArray", found)
 
 
 def record_table(records: pa.StructArray, note: CommitNote, query_id: str | None) -> pa.Table:

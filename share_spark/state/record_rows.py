@@ -19,8 +19,11 @@ from share_spark.engine.attempts import EndedAttempt
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.partition.columns import Columns, are_many, intersection, is_columns, merged, outside
+from share_spark.state.group_rows import GROUP_RECORDS
 
 SNAPSHOT, UPDATE, CLAIM = "ShareSnapshot", "ShareUpdate", "claim"
+SHARE_KINDS = (SNAPSHOT, UPDATE)
+"""The kinds of rows that are records of share-partitions."""
 
 _STATE_BATCH = pa.struct(
     [
@@ -75,6 +78,7 @@ RECORD_TYPE = pa.struct(
         ("excused", pa.list_(_EXCUSED)),
         ("ended", pa.list_(_ENDED)),
         ("errors", pa.list_(_ERRORS)),
+        ("group_records", GROUP_RECORDS),
     ]
 )
 """One record; the columns of ``tables.RECORD_COLUMNS`` in their order."""
@@ -100,6 +104,7 @@ def record_array(
             for at, item in enumerate((_STATE_BATCH, _ACQUIRED, _DOUBTS, _DELAYS, _EXCUSED))
         ),
         *_audit_columns(ended or (), len(records)),
+        _no_lists(GROUP_RECORDS.value_type, len(records)),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
 
@@ -107,10 +112,14 @@ def record_array(
 def _audit_columns(ended: Sequence[Sequence[EndedAttempt]], rows: int) -> list[Any]:
     """Return ``ended`` and ``errors``. Usually they are empty."""
     if not any(ended):
-        offsets: Any = pa.array(np.zeros(rows + 1, np.int32))
-        return [pa.ListArray.from_arrays(offsets, pa.array([], item)) for item in (_ENDED, _ERRORS)]
+        return [_no_lists(item, rows) for item in (_ENDED, _ERRORS)]
     failed = [[one for one in some if one.error is not None] for some in ended]
     return [_lists(some, item, EndedAttempt._fields) for some, item in ((ended, _ENDED), (failed, _ERRORS))]
+
+
+def _no_lists(item: Any, rows: int) -> Any:
+    offsets: Any = pa.array(np.zeros(rows + 1, np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array([], item))
 
 
 def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord]]:

@@ -1,7 +1,8 @@
 """The valid rows of the state log: the newest valid segment of a group.
 
-A segment belongs to one claim and begins with a snapshot of every live share-partition, all in one commit; so the rows
-of the newest valid segment, of that epoch, are the whole state, and no reader ever needs an older one.
+A segment belongs to one claim and begins with a snapshot of every live share-partition, and of the group if it has had
+members, all in one commit; so the rows of the newest valid segment, of that epoch, are the whole state, and no reader
+ever needs an older one.
 
     version   commit               epoch   segment
        1      claim                  1        0
@@ -27,8 +28,7 @@ from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.ids import NO_STAMP, BatchStamp
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.state.commits import CommitListing, CommitNote, NotedCommit, SegmentStamps, tail_found
-from share_spark.state.direct_rows import segment_stamps
-from share_spark.state.record_rows import SNAPSHOT
+from share_spark.state.direct_rows import WHOLE_KINDS, segment_stamps
 from share_spark.state.tables import load_log, log_table
 
 if TYPE_CHECKING:
@@ -115,6 +115,6 @@ def _rows_of_group(session: SparkSession, table: Location, group_id: str, versio
 
 def _stamps_in(frame: DataFrame) -> list[SegmentStamps]:
     segments = frame.groupBy("segment", "writer_epoch").agg(
-        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id"), F.max("at_ms")
+        F.max(F.col("kind").isin(*WHOLE_KINDS).cast("int")).alias("whole"), F.max("batch_id"), F.max("at_ms")
     )
     return [SegmentStamps(row[0], row[1], bool(row[2]), row[3], row[4] or 0) for row in segments.collect()]

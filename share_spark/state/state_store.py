@@ -3,8 +3,9 @@
 Delta is the truth (``group_log``), the live state is folded from its rows (``live_state``).
 
 Valid rows: a segment belongs to one claim (writer epoch, run id) and begins with a snapshot of every live
-share-partition, so the state is the snapshots and updates of the newest valid segment. ``commits`` finds that segment
-from the commit notes without reading data; if log clean-up has removed them, the stamps of the rows are read.
+share-partition, and of the group, so the state is the snapshots and updates of the newest valid segment. ``commits``
+finds that segment from the commit notes without reading data; if log clean-up has removed them, the stamps of the rows
+are read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from share_spark.coordinator.group import GroupRecord, ShareGroup
 from share_spark.engine.pending import LEAST_RANGES, OpenSegment
 from share_spark.engine.ports import Claim
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
@@ -121,8 +123,8 @@ class DeltaShareStateStore:
         known = self._known
         is_same = known is not None and known.tail.valid == tail.valid
         before = LiveState() if known is None else known.live
-        states = before.states if is_same else self.log.states(tail)
-        live = replace(before, states=states, writer_epoch=self.log.writer_epoch)
+        states, group = (before.states, before.group) if is_same else self.log.folded(tail)
+        live = replace(before, states=states, group=group, writer_epoch=self.log.writer_epoch)
         self._known = _Known(tail, live)
         return live
 
@@ -133,6 +135,7 @@ class DeltaShareStateStore:
         limits: PartitionLimits,
         batch_id: int,
         now_ms: int,
+        group_records: Sequence[GroupRecord] = (),
     ) -> Sequence[PartitionOutcome]:
         """Decide on the driver."""
         assert self._known is not None, "advance before load"
@@ -145,9 +148,10 @@ class DeltaShareStateStore:
             snapshot_all=self._open_segment.begins or ends,
             audit=self.audit,
         )
-        found = self._known.live.advance(partition_inputs, terms)
+        found = self._known.live.advance(partition_inputs, terms, group_records)
         # A record commit always has rows, so a restart can see that none are missing.
-        dirty = (terms.snapshot_all and bool(found.live.states)) or any(outcome.changed for outcome in found.outcomes)
+        has_snapshots = terms.snapshot_all and bool(found.live.states)
+        dirty = has_snapshots or bool(found.group_records) or any(outcome.changed for outcome in found.outcomes)
         note = self.log.note("records", self.segment + int(ends), batch_id, now_ms)
         self._decided = _Decided(found, note, dirty)
         return found.outcomes
@@ -167,6 +171,10 @@ class DeltaShareStateStore:
         live = replace(found.live, writer_epoch=note.writer_epoch, batch_id=note.batch_id, at_ms=note.at_ms)
         self._known = _Known(tail, live)
         self._decided = None
+
+    @property
+    def group(self) -> ShareGroup | None:
+        return None if self.live is None else self.live.group
 
     def held_by(self, member_id: str) -> Mapping[SharePartitionKey, Sequence[InFlightBatch]]:
         assert self.live is not None, "held_by before load"

@@ -25,7 +25,7 @@ from share_spark.spark.python_worker import begin_task
 from share_spark.state.commits import CommitListing
 from share_spark.state.fold import fold_rows
 from share_spark.state.live_state import LiveState
-from share_spark.state.record_rows import CLAIM
+from share_spark.state.record_rows import SHARE_KINDS
 from share_spark.state.segments import LogTail, tail_of
 from share_spark.state.tables import STATE_COLUMNS, check_location, log_table
 
@@ -68,7 +68,7 @@ def read_state(spark: SparkSession, location: str | Location, group_id: str | No
 
 def state_of_group(spark: SparkSession, tail: LogTail, group_id: str) -> DataFrame:
     """Return STATE_COLUMNS for one group, from its log."""
-    rows = tail.rows(spark).where(F.col("kind") != CLAIM).withColumn("bucket", F.expr(_BUCKET_SQL))
+    rows = tail.rows(spark).where(F.col("kind").isin(*SHARE_KINDS)).withColumn("bucket", F.expr(_BUCKET_SQL))
     grouped = rows.groupBy("bucket").applyInArrow(_status_function(group_id), STATE_COLUMNS)
     return grouped.withColumn("as_of_batch", F.lit(tail.last.batch_id).cast("bigint"))
 

@@ -1,8 +1,8 @@
 """The tables under a state location: their columns, their properties, and a check that they are ours.
 
 Two tables per location, shared by all groups that use it:
-- ``share_state_log``: the truth. Append-only rows (ShareSnapshot, ShareUpdate, claims) partitioned by group and
-  segment.
+- ``share_state_log``: the truth. Append-only rows (ShareSnapshot and ShareUpdate; GroupSnapshot and GroupUpdate, of
+  members; claims) partitioned by group and segment.
 - ``share_partition_state``: the status table, for users. One row per share-partition, rewritten now and then; the
   engine never reads it.
 
@@ -38,18 +38,21 @@ DOUBTS = "array<struct<first_offset:bigint,last_offset:bigint,doubt:tinyint>>"
 EXCUSED = "array<struct<first_offset:bigint,last_offset:bigint,excused:smallint>>"
 ENDED = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,outcome:string>>"
 ERRORS = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,error:string>>"
+GROUP_RECORDS = "array<struct<kind:tinyint,member_id:string,record:string>>"
 
 RECORD_COLUMNS = (
     "kind string, topic string, topic_id string, partition int, snapshot_epoch int, state_epoch int, "
     f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, doubts {DOUBTS}, "
-    f"delays {DELAYS}, excused {EXCUSED}, ended {ENDED}, errors {ERRORS}"
+    f"delays {DELAYS}, excused {EXCUSED}, ended {ENDED}, errors {ERRORS}, "
+    f"group_records {GROUP_RECORDS}"
 )
 """The columns of a record. ``state_batches`` is the KIP's form (R74) without Acquired. ``acquired`` and ``doubts`` are
 ours: the ranges with their member and lock deadline, which keep counts exact, and those of either column that a crash
 has put in doubt. So are ``delays``, the Available ranges that are not acquired before a time, and ``excused``, how many
 deliveries of a range do not count towards the limit; null if there are none. ``ended`` and ``errors`` are for the audit
 alone, and empty or null unless history is kept: how attempts ended, and the reasons of those in ``ended`` (by their
-first offset) that have one. ``start_offset`` -1 in an update: not moved."""
+first offset) that have one. ``start_offset`` -1 in an update: not moved. ``group_records``: members, epochs and
+assignments, as Kafka's records of a group; a row with them has nothing else."""
 
 STAMP_COLUMNS = (
     "writer_epoch bigint, run_id string, query_id string, batch_id bigint, at_ms bigint, written_at timestamp"

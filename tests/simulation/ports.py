@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from share_spark.coordinator.group import GroupRecord
 from share_spark.engine.ports import Claim, TopicDescription
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics
@@ -105,10 +106,13 @@ class Store(InMemoryShareStateStore):
         limits: PartitionLimits,
         batch_id: int,
         now_ms: int,
+        group_records: Sequence[GroupRecord] = (),
     ) -> Sequence[PartitionOutcome]:
         self.of.point("decide", StateError)
         self.of.decides(now_ms, partition_inputs)
-        return super().advance(partition_inputs, limits=limits, batch_id=batch_id, now_ms=now_ms)
+        return super().advance(
+            partition_inputs, limits=limits, batch_id=batch_id, now_ms=now_ms, group_records=group_records
+        )
 
     def was_committed(self, batch_id: int) -> bool:
         for _ in range(5):  # appends fail seldom; what comes after one is to be played often

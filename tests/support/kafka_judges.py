@@ -131,11 +131,12 @@ def _gateway(servers: str, state: Path, broker_settings: Mapping[str, str]) -> I
     config = GroupConfig.parse({"request.timeout.ms": 2_000, **options})
     source = TopicSource.of_cluster(KafkaOptions.parse({"bootstrap.servers": servers}), config)
     place = GroupPlace(state=Location.parse(str(state)), log=source.log, kafka=source.kafka, config=config)
-    groups = _JudgedGroups(place=place, reader=source.reader, clock=wall_clock_ms)
+    catalog = TopicCatalog(source.log)
+    groups = _JudgedGroups(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms)
     groups.member_limits = GroupLimits(
         **{field: int(broker_settings[name]) for name, field in _MEMBER_SETTINGS.items() if name in broker_settings}
     )
-    gateway = Gateway.open(Address("127.0.0.1", 0), groups, TopicCatalog(source.log))
+    gateway = Gateway.open(Address("127.0.0.1", 0), groups, catalog)
     most_sessions = int(broker_settings["group.share.max.share.sessions"])
     try:
         with mock.patch.object(share_service, "_MOST_SESSIONS", most_sessions):

@@ -6,7 +6,7 @@ import pytest
 
 from share_spark.state import log_rows, state_store, tables
 
-LATER_COLUMNS = ("errors", "excused")
+LATER_COLUMNS = ("errors", "excused", "group_records")
 
 
 def older_release(patch: pytest.MonkeyPatch) -> None:

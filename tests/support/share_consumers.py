@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
@@ -54,11 +54,18 @@ class Place(NamedTuple):
         self.log.append(TOPIC, [Record(b"%d" % number) for number in range(first, last + 1)])
 
     @contextmanager
-    def gateway(self, port: int = 0, *, door: Door | None = None, **settings: object) -> Iterator[Address]:
-        """A gateway in this process."""
+    def gateway(
+        self,
+        port: int = 0,
+        *,
+        clock: Callable[[], int] = wall_clock_ms,
+        door: Door | None = None,
+        **settings: object,
+    ) -> Iterator[Address]:
+        """A gateway in this process. ``clock``: by which sessions of members end."""
         source = TopicSource.of_table(None, Location.parse(self.topics))
-        letters = self.dead_letters
-        with serving(source, self.state, settings_of(settings), port, dead_letters=letters, door=door) as address:
+        more: dict[str, Any] = {"clock": clock, "dead_letters": self.dead_letters, "door": door}
+        with serving(source, self.state, settings_of(settings), port, **more) as address:
             yield address
 
 
@@ -75,6 +82,7 @@ def serving(
     config: GroupConfig,
     port: int = 0,
     *,
+    clock: Callable[[], int] = wall_clock_ms,
     dead_letters: str | None = None,
     door: Door | None = None,
 ) -> Iterator[Address]:
@@ -87,8 +95,9 @@ def serving(
         config=config,
         dead_letters=DeltaDeadLetters(dead_letters) if dead_letters else None,
     )
-    groups = AnyGroup(place=place, reader=source.reader, clock=wall_clock_ms)
-    gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(source.log), door=door)
+    catalog = TopicCatalog(source.log)
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=clock)
+    gateway = Gateway.open(Address("127.0.0.1", port), groups, catalog, door=door)
     try:
         yield gateway.address
     finally:

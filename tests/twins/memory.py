@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from share_spark.coordinator.group import GroupRecord, ShareGroup, replay, snapshot
 from share_spark.engine.pending import LEAST_RANGES, OpenSegment
 from share_spark.engine.plain_step import unaudited_step
 from share_spark.engine.ports import Claim, OffsetSpan, TopicDescription
@@ -154,7 +155,8 @@ class InMemoryTopicLog:
 
 class StateCommit(NamedTuple):
     """One append. ``kind``: ``claim`` or ``records``; ``records``: (topic name, record), at most one per key.
-    ``at_ms``: the time of the decision of the micro-batch; for a claim the highest known time."""
+    ``at_ms``: the time of the decision of the micro-batch; for a claim the highest known time. ``group_records``: of
+    the members; where a segment begins, all that count."""
 
     group_id: str
     kind: str
@@ -164,6 +166,7 @@ class StateCommit(NamedTuple):
     batch_id: int
     records: tuple[tuple[str, ShareRecord], ...] = ()
     at_ms: int = 0
+    group_records: tuple[GroupRecord, ...] = ()
 
 
 InMemoryState = dict[SharePartitionKey, tuple[str, SharePartition]]
@@ -206,6 +209,13 @@ class InMemoryStateLog:
                     known = live.get(record.key)
                     live[record.key] = topic, evolve(known[1] if known else None, record)
         return live
+
+    def group(self, group_id: str, version: int | None = None) -> ShareGroup | None:
+        """Return the members and epochs, from the same segment."""
+        counted = self.that_count(group_id, self.version if version is None else version)
+        last = counted[-1:]
+        own = [commit for commit in counted if (commit.segment, commit.run_id) == (last[0].segment, last[0].run_id)]
+        return replay(record for commit in own for record in commit.group_records)
 
     def last_time_ms(self, group_id: str, version: int) -> int:
         """Return the time of the last commit that counts, 0 if there is none."""
@@ -250,7 +260,8 @@ class InMemoryShareStateStore:
     _time_ms: int = 0
     _loaded_time_ms: int = 0
     _live: InMemoryState = field(default_factory=dict)
-    _tentative: tuple[InMemoryState, StateCommit, bool] | None = None
+    _group: ShareGroup | None = None
+    _tentative: tuple[InMemoryState, ShareGroup | None, StateCommit] | None = None
 
     @property
     def member_id(self) -> str:
@@ -282,6 +293,7 @@ class InMemoryShareStateStore:
 
     def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
         self._live = self.log.state(self.group_id, self._version)
+        self._group = self.log.group(self.group_id, self._version)
         self._loaded_time_ms = self.log.last_time_ms(self.group_id, self._version)
         return {key: front_of(topic, state, self.member_id) for key, (topic, state) in self._live.items()}
 
@@ -296,6 +308,7 @@ class InMemoryShareStateStore:
         limits: PartitionLimits,
         batch_id: int,
         now_ms: int,
+        group_records: Sequence[GroupRecord] = (),
     ) -> Sequence[PartitionOutcome]:
         ends = self._open.is_full(self.updates_per_snapshot, self.least_ranges)
         self._time_ms = now_ms
@@ -309,23 +322,31 @@ class InMemoryShareStateStore:
             outcomes.append(result.outcome)
             if result.record is not None:
                 records[key] = partition_input.topic, result.record
+        group = replay(group_records, self._group)
         if ends or self._open.begins:
             live, records = _snapshots(live)
+            group_records = () if group is None else snapshot(group)
         commit = self._commit("records", batch_id)._replace(
-            segment=self._open.number + int(ends), records=tuple(records.values())
+            segment=self._open.number + int(ends),
+            records=tuple(records.values()),
+            group_records=tuple(group_records),
         )
-        self._tentative = live, commit, bool(records)
+        self._tentative = live, group, commit
         return outcomes
 
     def commit(self) -> None:
         if self._tentative is None:
             raise StateError("commit without advance")
-        live, commit, dirty = self._tentative
-        if dirty:
+        live, group, commit = self._tentative
+        if commit.records or commit.group_records:
             self._append(commit)
             self._look_on()
             self._count(commit)
-        self._live, self._tentative = live, None
+        self._live, self._group, self._tentative = live, group, None
+
+    @property
+    def group(self) -> ShareGroup | None:
+        return self._group
 
     def was_committed(self, batch_id: int) -> bool:
         own = [commit for commit in self._look_on() if (commit.run_id, commit.batch_id) == (self.run_id, batch_id)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from share_spark.engine.client_asks import ClientAnswer, ClientAsk
+from share_spark.coordinator.group import GroupRequests
+from share_spark.engine.client_asks import ClientAnswer, ClientAsk, GroupAnswer, GroupAsk
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.requests import PartitionResponse
@@ -16,13 +17,16 @@ from share_spark.partition.kafka_modes import KafkaRequest
 class InMemoryClients:
     """A ``Clients`` port. ``asked``: what the next micro-batch takes. ``answers`` by number; ``changed``: what each
     call of ``answer`` has named. ``forgotten``: what was read of these, once for each truncation. ``refused``: why,
-    once for each engine that has ended."""
+    once for each engine that has ended. ``group_ask``: what members ask with the next micro-batch; ``group_answers`` by
+    number."""
 
     asked: list[ClientAsk] = field(default_factory=list)
     answers: dict[int, Mapping[SharePartitionKey, Sequence[PartitionResponse]]] = field(default_factory=dict)
     changed: list[set[SharePartitionKey]] = field(default_factory=list)
     forgotten: list[SharePartitionKey] = field(default_factory=list)
     refused: list[ShareError | None] = field(default_factory=list)
+    group_ask: GroupAsk | None = None
+    group_answers: dict[int, GroupAnswer] = field(default_factory=dict)
     _numbers: int = 0
 
     def ask(self, requests: Mapping[SharePartitionKey, Sequence[KafkaRequest]]) -> int:
@@ -30,6 +34,20 @@ class InMemoryClients:
         self._numbers += 1
         self.asked.append(ClientAsk(self._numbers, requests))
         return self._numbers
+
+    def ask_group(self, requests: GroupRequests) -> int:
+        """Ask as members with the next micro-batch, in place of what was asked and not taken. Return the number."""
+        self._numbers += 1
+        self.group_ask = GroupAsk(self._numbers, requests)
+        return self._numbers
+
+    def take_group(self) -> GroupAsk | None:
+        taken, self.group_ask = self.group_ask, None
+        return taken
+
+    def answer_group(self, answer: GroupAnswer) -> None:
+        assert answer.number not in self.group_answers, "an ask is answered once"
+        self.group_answers[answer.number] = answer
 
     def take(self) -> Sequence[ClientAsk]:
         taken, self.asked = self.asked, []

@@ -10,9 +10,9 @@ partitions and topics that are gone show at the next heartbeat.
                                    record 11             records     record 14
     records 10                                           13, 12      -> the answer
 
-The caller decides all requests that wait, appends the records together with the share-partitions to ``initialize`` in
-one commit, and then answers and goes on with ``replay(records, group)``. A commit that failed has changed nothing.
-Session timers are its own (``expired``).
+The caller decides all requests that wait (``decide_together``), appends the records in one commit, and then answers
+and goes on with ``replay(records, group)``. A commit that failed has changed nothing. Session timers are its own
+(``expired``).
 
 Not imported here: pyspark, os, time, random, threading, socket, logging, and the package ``partition``.
 """
@@ -31,15 +31,18 @@ from share_spark.coordinator.group.admin import (
 )
 from share_spark.coordinator.group.expiry import expired, remove_members
 from share_spark.coordinator.group.heartbeat import heartbeats
+from share_spark.coordinator.group.records import GroupRecord
 from share_spark.coordinator.group.requests import (
     GroupDecision,
     GroupLimits,
+    GroupRequests,
     Heartbeat,
     HeartbeatResponse,
     TopicMetadata,
     Topics,
 )
 from share_spark.coordinator.group.state import GroupState, ShareGroup, evolve, latest, new_group, replay, snapshot
+from share_spark.coordinator.group.together import decide_together
 from share_spark.coordinator.group.types import GroupType, refusal_of_offsets, refusal_to_join
 from share_spark.coordinator.group.views import described, listed, matches
 
@@ -48,6 +51,8 @@ __all__ = [
     "DeleteDecision",
     "GroupDecision",
     "GroupLimits",
+    "GroupRecord",
+    "GroupRequests",
     "GroupState",
     "GroupType",
     "Heartbeat",
@@ -58,6 +63,7 @@ __all__ = [
     "Topics",
     "alter_offsets",
     "begin_deletion",
+    "decide_together",
     "delete_group",
     "described",
     "end_deletion",

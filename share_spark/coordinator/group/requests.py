@@ -65,6 +65,17 @@ class HeartbeatResponse:
     assignment: Assignment | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequests:
+    """The requests to a group that are decided together: first the members that are ``gone`` are removed, as their
+    session has ended, and then the ``heartbeats`` are taken."""
+
+    heartbeats: tuple[Heartbeat, ...] = ()
+    gone: tuple[str, ...] = ()
+    topics: Topics
+    limits: GroupLimits
+
+
 class GroupDecision(NamedTuple):
     """The outcome of requests: ``records`` of the group, and share-partitions to ``initialize``, all in one commit.
 

@@ -16,10 +16,9 @@ from share_spark import Message, ShareGroupAdmin
 from share_spark.gateway import apis
 from share_spark.gateway.client_queue import ClientQueue
 from share_spark.gateway.gateway import Gateway
-from share_spark.gateway.group_clients import GroupClients
-from share_spark.gateway.group_members import GroupMembers
+from share_spark.gateway.group_topics import FixedTopics, GroupTopics
 from share_spark.gateway.message_maker import make_message
-from share_spark.gateway.served_groups import FixedTopics, OneGroup, ServedGroup
+from share_spark.gateway.served_groups import OneGroup, ServedGroup
 from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.kafka.broker_connection import Address, BrokerConnection, connected
@@ -218,14 +217,11 @@ def test_a_group_that_another_engine_runs_is_not_changed(place: Place) -> None:
 def test_a_group_in_a_query_refuses_changes(place: Place) -> None:
     with place.gateway() as address:
         consumed(address)
-    log = place.log
-    group = ServedGroup(
-        engine=FixedTopics((TOPIC,)),
-        clients=GroupClients(queue=ClientQueue(), reader=TopicBatchReader(log), lock_duration_ms=30_000),
-        members=GroupMembers(group_id=GROUP, clock=wall_clock_ms),
-    )
+    log, catalog = place.log, TopicCatalog(place.log)
+    topics, reader = GroupTopics(FixedTopics((TOPIC,)), catalog), TopicBatchReader(log)
+    group = ServedGroup.of(GROUP, ClientQueue(), topics, reader, clock=wall_clock_ms, lock_duration_ms=30_000)
     served = OneGroup(group_id=GROUP, group=group, stored=StoredGroups(place.state))
-    gateway = Gateway.open(Address("127.0.0.1", 0), served, TopicCatalog(log))
+    gateway = Gateway.open(Address("127.0.0.1", 0), served, catalog)
     try:
         with asking(gateway.address) as tools:
             assert tools.listed() == {GROUP: "Empty"}

@@ -19,6 +19,7 @@ from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 from deltalake import DeltaTable
 
 from share_spark import ShareGroupAdmin
+from share_spark.coordinator.group import ShareGroup
 from share_spark.delta.location import Location
 from share_spark.engine.batch_reader import BatchReader, RecordBatch
 from share_spark.gateway.topic_source import TopicSource
@@ -26,6 +27,7 @@ from share_spark.kafka.broker_connection import Address
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import TopicPartition
 from share_spark.output.dead_letter_table import DeltaDeadLetters
+from tests.support.raw_members import stored
 from tests.support.share_consumers import GROUP, Place, consumer, polled, refuse_errors, serving, settings_of, work_off
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -245,6 +247,7 @@ def test_a_gateway_that_is_killed_loses_nothing_and_doubles_nothing(tmp_path: Pa
     place.produce(1, 3_000)
     accepted: Counter[int] = Counter()
     port = 0
+    members: ShareGroup | None = None
     with ExitStack() as until_end:
         found: ShareConsumer | None = None
         for _ in range(3):
@@ -252,10 +255,14 @@ def test_a_gateway_that_is_killed_loses_nothing_and_doubles_nothing(tmp_path: Pa
                 found = found or until_end.enter_context(consumer(gateway.address))
                 accepted += accepted_in(found, 2)
                 port = gateway.address.port
+            members = members or stored(place)
         with GatewayProcess(place, port) as gateway:
             assert found is not None
             accepted += Counter(value for value, _ in work_off(found, 3_000 - len(accepted), lambda _: ACCEPT))
             assert gateway.end(signal.SIGTERM) == (0, "share-spark: disconnecting clients\n")
+        assert members is not None
+        assert len(members.members) == 1
+        assert stored(place) == members, "it has never joined again"
     assert set(accepted) == set(range(1, 3_001))
     assert max(accepted.values()) == 1
 
