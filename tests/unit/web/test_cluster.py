@@ -197,7 +197,7 @@ def described(error_code: ErrorCode) -> DescribedGroup:
 
 
 def test_a_group_that_may_not_be_read_says_why() -> None:
-    assert cluster_group(described(ErrorCode.group_authorization_failed), None).fault == "error 30"
+    assert cluster_group(described(ErrorCode.group_authorization_failed), None).fault == "GROUP_AUTHORIZATION_FAILED"
     assert cluster_group(described(ErrorCode.group_id_not_found), None).fault == "GROUP_ID_NOT_FOUND"
     offsets = DescribeShareGroupOffsetsResponseGroup(
         group_id="own", topics=(), error_code=ErrorCode.topic_authorization_failed, error_message="no rights"
