@@ -202,9 +202,9 @@ class TableLog:
         )
 
     def _go_to(self, version: int) -> None:
-        for _ in self.catch_up():
-            if self.version == version:
-                break
+        commits = self.catch_up()
+        while self.version < version and next(commits, None) is not None:
+            pass
         if self.version != version:
             raise GoneFileError(f"commit {self.version + 1} is gone")
 

@@ -99,6 +99,19 @@ def place(tmp_path: Path) -> Place:
 # ------------------------------------------------------------------------------------------------- clean-up
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_version_at_a_checkpoint_is_read_also_when_commits_follow(place: Place, version: int) -> None:
+    """They come while others read the log."""
+    table = place.writer()
+    for number in range(3):
+        table.commit([], transactions={"app": number})
+        if number == 1:
+            assert table.log.version == 2
+            DeltaTable(str(place.path)).create_checkpoint()
+    log = TableLog.open(table.log.files, keeps_files=True, version=version)
+    assert (log.version, log.transactions) == (version, {"app": version - 1})
+
+
 @pytest.mark.parametrize("is_written_before", [True, False])
 def test_a_writer_that_was_quiet_for_long(place: Place, is_written_before: bool) -> None:
     """Its next version is absent again, below the checkpoint. Workers may have written its files before."""
