@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from share_spark.kafka.sasl_exchange import SCRAM_HASHES
+from share_spark.kafka.sasl_exchange import SCRAM_HASHES, scram_keys
 
 _NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 
@@ -37,15 +37,9 @@ class ScramKeys:
     @classmethod
     def of(cls, mechanism: str, password: bytes, *, salt: bytes, iterations: int) -> ScramKeys:
         """Return the keys of a password, which takes some time."""
-        algorithm = SCRAM_HASHES[mechanism]
-        salted = hashlib.pbkdf2_hmac(algorithm, password, salt, iterations)
-        client_key = hmac.digest(salted, b"Client Key", algorithm)
-        return cls(
-            iterations=iterations,
-            salt=salt,
-            stored_key=hashlib.new(algorithm, client_key).digest(),
-            server_key=hmac.digest(salted, b"Server Key", algorithm),
-        )
+        client_key, server_key = scram_keys(mechanism, password, salt, iterations)
+        stored_key = hashlib.new(SCRAM_HASHES[mechanism], client_key).digest()
+        return cls(iterations=iterations, salt=salt, stored_key=stored_key, server_key=server_key)
 
     def are_of(self, mechanism: str, password: bytes) -> bool:
         """Return whether they are the keys of this password, which takes some time."""

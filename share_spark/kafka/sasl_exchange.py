@@ -23,6 +23,14 @@ LEAST_ITERATIONS, MOST_ITERATIONS = 4_096, 1_000_000
 """Limits of SCRAM's iterations: with fewer a password is too easy to guess (as in Kafka), more could keep us busy."""
 
 
+def scram_keys(mechanism: str, password: bytes, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+    """Return (the client's key, the server's key) of a password, which takes some time. ``mechanism``: of
+    SCRAM_HASHES."""
+    algorithm = SCRAM_HASHES[mechanism]
+    salted = hashlib.pbkdf2_hmac(algorithm, password, salt, iterations)
+    return hmac.digest(salted, b"Client Key", algorithm), hmac.digest(salted, b"Server Key", algorithm)
+
+
 def plain(username: str, password: str) -> SaslExchange:
     """Send the password itself, which is a secret over TLS only."""
     yield b"\0" + username.encode() + b"\0" + password.encode()
@@ -37,16 +45,14 @@ def scram(mechanism: str, username: str, password: str, nonce: str) -> SaslExcha
     said = _attributes(answer)
     if not said.get("r", "").startswith(nonce) or said["r"] == nonce:
         raise ValueError("SCRAM: the broker answers somebody else")
-    salted = hashlib.pbkdf2_hmac(algorithm, password.encode(), _bytes(said, "s"), _iterations(said))
+    client_key, server_key = scram_keys(mechanism, password.encode(), _bytes(said, "s"), _iterations(said))
     final = f"c={_text(b'n,,')},r={said['r']}"
     spoken = f"{first},{answer},{final}".encode()
-    client_key = hmac.digest(salted, b"Client Key", algorithm)
     signature = hmac.digest(hashlib.new(algorithm, client_key).digest(), spoken, algorithm)
     proof = bytes(key ^ sign for key, sign in zip(client_key, signature, strict=True))
     verdict = _attributes((yield f"{final},p={_text(proof)}".encode()).decode())
     if "e" in verdict:
         raise ValueError(f"SCRAM: {verdict['e']}")
-    server_key = hmac.digest(salted, b"Server Key", algorithm)
     if not hmac.compare_digest(_bytes(verdict, "v"), hmac.digest(server_key, spoken, algorithm)):
         raise ValueError("SCRAM: the broker does not know the password")
 
