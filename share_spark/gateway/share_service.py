@@ -136,13 +136,13 @@ class ShareService:
         (R164); what the member holds of it ends with its locks."""
         named = {*step.acknowledge, *step.fetch, *step.release}
         names = await asyncio.to_thread(self.catalog.by_id, {key.topic_id for key in named})
-        known = group.names_of({topic_id: name for topic_id, name in names.items() if grant.topic(name)})
+        refused = {topic_id for topic_id, name in names.items() if not grant.topic(name)}
+        known = group.names_of({topic_id: name for topic_id, name in names.items() if topic_id not in refused})
         wanted = wanted._replace(
             keys=tuple(key for key in wanted.keys if key.topic_id in known),
             acknowledged={key: batches for key, batches in wanted.acknowledged.items() if key.topic_id in known},
             held=tuple(key for key in wanted.held if key.topic_id in known),
         )
-        refused = {topic_id for topic_id, name in names.items() if not grant.topic(name)}
         missing = {
             key: _NO_RIGHT if key.topic_id in refused else _NO_TOPIC for key in named if key.topic_id not in known
         }

@@ -50,8 +50,24 @@ _READ_SCHEMA = arrow_schema(columns_in(f"{RECORD_COLUMNS}, delivery_count int"))
 _FROM_ONE = np.array([0, 0, 1], np.int64)
 
 
+class _NothingWaits:
+    """The part of a dead-letter port that is about letters that wait to be written: none ever does."""
+
+    __slots__ = ()
+
+    def is_settled(self) -> bool:
+        """Return True: nothing waits."""
+        return True
+
+    def check(self) -> None:
+        """Do nothing: there is no earlier fault."""
+
+    def wait(self) -> None:
+        """Do nothing: nothing waits."""
+
+
 @dataclass(slots=True, kw_only=True)
-class NoDeadLetters:
+class NoDeadLetters(_NothingWaits):
     """The dead-letter port of a run without a target: it archives records without a letter."""
 
     spark: AnySpark
@@ -71,16 +87,6 @@ class NoDeadLetters:
         with _as_dead_letter_error():
             assert self._journals is not None, "used before recover"
             self._journals.truncate(ends)
-
-    def is_settled(self) -> bool:
-        """Return True: nothing is to be written."""
-        return True
-
-    def check(self) -> None:
-        """Do nothing: nothing can fail."""
-
-    def wait(self) -> None:
-        """Do nothing: nothing is to be written."""
 
     def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
         """Keep the letters of earlier runs for a run with a target. Raises DeadLetterError."""
@@ -190,8 +196,9 @@ class _LetterWriter(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class AnnouncedDeadLetters:
-    """A dead-letter port that finds the archived records, adds the reasons, and passes them to the target.
+class AnnouncedDeadLetters(_NothingWaits):
+    """A dead-letter port that finds the archived records, adds the reasons, and passes them to the target. ``write``
+    returns when it has written.
 
     ``LetterJournals`` hold what is announced until it is written. ``kept``: records that workers have kept; others, and
     those of earlier engines, are read from the topic log once more.
@@ -248,16 +255,6 @@ class AnnouncedDeadLetters:
         self._found.clear()
         with _as_dead_letter_error():
             self._claimed.journals.truncate(ends)
-
-    def is_settled(self) -> bool:
-        """Return True: ``write`` returns when it has written."""
-        return True
-
-    def check(self) -> None:
-        """Do nothing: ``write`` raises at once."""
-
-    def wait(self) -> None:
-        """Do nothing: ``write`` has waited."""
 
     def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
         """Write the letters that earlier engines left. Raises DeadLetterError."""

@@ -83,10 +83,8 @@ class DecodedFile:
     @property
     def kept_bytes(self) -> int:
         """The bytes of what was decoded, without the metadata; more than can be kept if it is not there any more."""
-        found = self.__dict__
-        rows = found["rows"].nbytes if "rows" in found else 0
-        offsets = found["offsets"].nbytes if "offsets" in found else 0
-        return int(rows) + int(offsets) + sum(group.kept_bytes for group in self._groups.values())
+        columns = (self.__dict__[name].nbytes for name in ("rows", "offsets") if name in self.__dict__)
+        return int(sum(columns)) + sum(group.kept_bytes for group in self._groups.values())
 
 
 class _RowGroup:
