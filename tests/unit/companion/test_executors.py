@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -66,6 +67,23 @@ class Cluster:
     def until_called(self, offsets: int) -> dict[int, list[int]]:
         self.place.until(lambda _: sum(map(len, self.called().values())) >= offsets)
         return self.called()
+
+    def kill_between_steps(self, process: int) -> None:
+        """Kill it while the code of no call runs: that call would be accused."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not self._is_between_steps(process):
+            os.kill(process, signal.SIGCONT)
+            assert time.monotonic() < deadline
+            time.sleep(0.003)
+        kill(process)
+
+    def _is_between_steps(self, process: int) -> bool:
+        """Stop it, and look at the cells of all companions."""
+        os.kill(process, signal.SIGSTOP)
+        while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+        cells = [cell.read_bytes() for cell in self.directory.rglob("*.cell")]
+        return bool(cells) and not any(map(any, cells))
 
     @property
     def pids(self) -> list[int]:
@@ -150,7 +168,7 @@ def test_a_companion_that_is_killed_is_answered_from_its_ledger_and_followed_by_
     cluster.place.deliver(*odd(range(80)))
     called = cluster.until_called(20)
     killed, other = called
-    kill(killed)
+    cluster.kill_between_steps(killed)
     delivered = cluster.place.until(lambda delivered: delivered.in_flight == 20)
     assert delivered.is_explained
     found = {offset: said.answer for offset, said in cluster.place.said.items()}
