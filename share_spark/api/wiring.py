@@ -86,10 +86,10 @@ def _door(spec: ShareGroupSpec) -> ListeningGroup | None:
         spec.topics,
         source,
         spec.listen_on,
-        stored=StoredGroups(spec.state, spec.spark),
+        stored=StoredGroups(spec.state, spec.spark, spec.config),
         advertised=spec.advertised,
         door=Door.of(spec.listen_on, tls=spec.tls, users=spec.users),
-        lock_duration_ms=spec.config.lock_duration_ms,
+        config=spec.config,
     )
 
 

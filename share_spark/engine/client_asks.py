@@ -21,6 +21,7 @@ from share_spark.coordinator.group import (
     new_group,
 )
 from share_spark.engine.step import PartitionOutcome
+from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.model.requests import PartitionResponse
@@ -73,6 +74,10 @@ class Clients(Protocol):
         """Take the answer to it; its effects are durable."""
         ...
 
+    def configure(self, config: GroupConfig) -> None:
+        """Take the settings of the group that count from now on."""
+        ...
+
     def forget_reads(self, keys: Collection[SharePartitionKey]) -> None:
         """Forget what was read of the logs of these: they were truncated, and other records come there."""
         ...
@@ -107,15 +112,19 @@ class ClientAsks:
     _log_ends: dict[SharePartitionKey, int] = field(default_factory=dict)
     _group_ask: GroupAsk | None = None
     _decision: GroupDecision | None = None
+    _config: GroupConfig | None = None
 
     def take(
-        self, known: Mapping[SharePartitionKey, LogEnds], paused: Collection[SharePartitionKey]
+        self, known: Mapping[SharePartitionKey, LogEnds], paused: Collection[SharePartitionKey], config: GroupConfig
     ) -> Mapping[SharePartitionKey, Sequence[KafkaRequest]]:
         """Take what was asked. Return it by share-partition, of those that are ``known``. Nothing is acquired of those
         that are ``paused``, nor past the known end of a log: that would be mistaken for a truncation as soon as the
-        log does not answer."""
+        log does not answer. Clients are told of another ``config``."""
         if self.clients is None:
             return {}
+        if config is not self._config:
+            self._config = config
+            self.clients.configure(config)
         self._taken, self._group_ask = self.clients.take(), self.clients.take_group()
         asked = dict[SharePartitionKey, list[KafkaRequest]]()
         for ask in self._taken:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from share_spark.coordinator.group import GroupRequests, ShareGroup
 from share_spark.engine.client_asks import ClientAnswer, ClientAsk, GroupAnswer, GroupAsk
+from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.requests import PartitionResponse
@@ -32,9 +33,10 @@ class ClientQueue:
     """A ``Clients`` port. Its moments are the micro-batches that have answered, or changed something. The methods down
     to ``changed`` are for the thread of one event loop, ``open`` and those of the port for that of the engine.
     ``on_forget``: called in the loop when reads of logs are to be forgotten; None: of all logs. ``group``: as of the
-    last commit of an engine, None if it never had a member. ``engines``: how many have begun."""
+    last commit of an engine, None if it never had a member. ``engines``: how many have begun. ``config``: the settings
+    of the group."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: GroupConfig = DEFAULT_CONFIG) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = itertools.count()
         self._news = threading.Condition()
@@ -43,6 +45,7 @@ class ClientQueue:
         self._is_open = self._is_woken = False
         self.group: ShareGroup | None = None
         self.engines = 0
+        self.config = config
         self.on_forget: Callable[[Collection[SharePartitionKey] | None], None] = lambda _: None
         # Of the loop's thread alone:
         self._moment = 0
@@ -141,6 +144,10 @@ class ClientQueue:
         """See ``Clients``."""
         self.group = answer.group
         self._call_in_loop(self._resolve_one, answer.number, answer)
+
+    def configure(self, config: GroupConfig) -> None:
+        """See ``Clients``."""
+        self.config = config
 
     def forget_reads(self, keys: Collection[SharePartitionKey]) -> None:
         """See ``Clients``."""

@@ -73,12 +73,16 @@ class GroupClients:
 
     queue: ClientQueue
     reader: BatchReader
-    lock_duration_ms: int
     names: dict[str, str] = field(default_factory=dict)
     _reads: dict[SharePartitionKey, PartitionReads] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.queue.on_forget = self._forget
+
+    @property
+    def lock_duration_ms(self) -> int:
+        """The duration of a lock that begins now."""
+        return self.queue.config.lock_duration_ms
 
     async def fetch(self, wanted: Fetch) -> dict[SharePartitionKey, FetchedRecords]:
         """Return the answer, as soon as there are records, and after ``max_wait_s`` at the latest."""

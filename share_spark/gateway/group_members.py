@@ -61,7 +61,6 @@ class GroupMembers:
     queue: ClientQueue
     topics: GroupTopics
     clock: Callable[[], int]
-    limits: GroupLimits = field(default_factory=GroupLimits)
     _seen_ms: dict[str, int] = field(default_factory=dict)
     _began_ms: int = 0
     _engines: int = 0
@@ -84,6 +83,11 @@ class GroupMembers:
         self._note(request, response)
         self._watch_sessions()
         return response
+
+    @property
+    def limits(self) -> GroupLimits:
+        """The limits of members, by the settings of the group."""
+        return GroupLimits.of(self.queue.config)
 
     @property
     def is_known(self) -> bool:

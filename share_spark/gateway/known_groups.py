@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeVar
 
 from share_spark.admin.group_details import GroupPhase
 from share_spark.coordinator.group import (
-    GroupLimits,
     GroupState,
     ShareGroup,
     Topics,
@@ -97,7 +96,7 @@ class KnownGroups:
         if group is None:
             return new_group(group_id), {}
         topics = await self._topics(group)
-        if time.monotonic() - self.began_s >= GroupLimits().session_timeout_ms / 1_000:
+        if time.monotonic() - self.began_s >= self.stored.config.session_timeout_ms / 1_000:
             group = replay(remove_members(group, group.members, topics).records, group) or group
         return group, topics
 

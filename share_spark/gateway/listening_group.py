@@ -14,6 +14,7 @@ from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka.broker_connection import Address
 from share_spark.maintenance.heartbeat import wall_clock_ms
+from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ShareError
 
 
@@ -35,18 +36,17 @@ class ListeningGroup:
         stored: StoredGroups,
         advertised: Address | None,
         door: Door,
-        lock_duration_ms: int,
+        config: GroupConfig,
     ) -> ListeningGroup:
         """Listen. Nobody is answered before the queue is opened. ``stored``: the place of the group's state. Raises
         EnvironmentFault."""
-        queue, catalog = ClientQueue(), TopicCatalog(source.log)
+        queue, catalog = ClientQueue(config), TopicCatalog(source.log)
         group = ServedGroup.of(
             group_id,
             queue,
             GroupTopics(FixedTopics(topics), catalog),
             source.reader,
             clock=wall_clock_ms,
-            lock_duration_ms=lock_duration_ms,
         )
         served = OneGroup(group_id=group_id, group=group, stored=stored)
         return cls(queue, Gateway.open(listen, served, catalog, advertised=advertised, door=door))

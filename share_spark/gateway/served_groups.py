@@ -19,6 +19,20 @@ from share_spark.model.errors import ErrorCode, ShareError
 
 _Result = TypeVar("_Result")
 
+_NOT_SERVED = "This gateway does not serve a group of this name."
+
+
+class NotServedError(ShareError):
+    """The client: no group of this name is served here."""
+
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class TooManyGroupsError(NotServedError):
+    """The client: one more group would be too many (O27)."""
+
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
 
 class NonEmptyGroupError(ShareError):
     """The user: a group that has members, or that an engine elsewhere runs, cannot be changed."""
@@ -43,12 +57,11 @@ class ServedGroup:
         reader: BatchReader,
         *,
         clock: Callable[[], int],
-        lock_duration_ms: int,
     ) -> ServedGroup:
         """Return the group whose engine is at the other end of the ``queue``."""
         return cls(
             topics=topics,
-            clients=GroupClients(queue=queue, reader=reader, lock_duration_ms=lock_duration_ms),
+            clients=GroupClients(queue=queue, reader=reader),
             members=GroupMembers(group_id=group_id, queue=queue, topics=topics, clock=clock),
         )
 
@@ -67,8 +80,8 @@ class ServedGroups(Protocol):
         """The place of their state."""
         ...
 
-    def get(self, group_id: str) -> ServedGroup | None:
-        """Return the group; None if it is not served here."""
+    def get(self, group_id: str) -> ServedGroup:
+        """Return the group. Raises NotServedError, TooManyGroupsError."""
         ...
 
     def serves(self, group_id: str) -> bool:
@@ -112,17 +125,24 @@ class AnyGroup:
     @property
     def stored(self) -> StoredGroups:
         """See ``ServedGroups``."""
-        return StoredGroups(str(self.place.state))
+        return StoredGroups(str(self.place.state), config=self.place.config)
 
     def get(self, group_id: str) -> ServedGroup:
         """See ``ServedGroups``."""
+        if not self.serves(group_id):
+            raise NotServedError(_NOT_SERVED)
+        most = self.place.config.max_groups
+        if group_id not in self._groups and len(self._groups) >= most:
+            raise TooManyGroupsError(f"The gateway has reached its maximum of {most} groups.")
+        return self._begun(group_id)
+
+    def _begun(self, group_id: str) -> ServedGroup:
+        """Return the group, whose engine begins with the first request to it."""
         if group_id not in self._groups:
-            queue = ClientQueue()
+            queue = ClientQueue(self.place.config)
             host = GroupHost(group_id=group_id, place=self.place, clients=queue)
-            topics, lock_duration_ms = GroupTopics(host, self.catalog), self.place.config.lock_duration_ms
-            self._groups[group_id] = ServedGroup.of(
-                group_id, queue, topics, self.reader, clock=self.clock, lock_duration_ms=lock_duration_ms
-            )
+            topics = GroupTopics(host, self.catalog)
+            self._groups[group_id] = ServedGroup.of(group_id, queue, topics, self.reader, clock=self.clock)
             self._hosts[group_id] = host
         return self._groups[group_id]
 
@@ -141,7 +161,7 @@ class AnyGroup:
 
     async def change(self, group_id: str, change: Callable[[], _Result]) -> _Result:
         """See ``ServedGroups``."""
-        self.get(group_id)
+        self._begun(group_id)
         return await asyncio.to_thread(self._hosts[group_id].without_engine, change)
 
     def forget(self, group_id: str) -> None:
@@ -166,9 +186,11 @@ class OneGroup:
     group: ServedGroup
     stored: StoredGroups
 
-    def get(self, group_id: str) -> ServedGroup | None:
+    def get(self, group_id: str) -> ServedGroup:
         """See ``ServedGroups``."""
-        return self.group if self.serves(group_id) else None
+        if not self.serves(group_id):
+            raise NotServedError(_NOT_SERVED)
+        return self.group
 
     def serves(self, group_id: str) -> bool:
         """See ``ServedGroups``."""

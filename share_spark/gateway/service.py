@@ -21,7 +21,7 @@ from share_spark.gateway.group_members import heartbeat_answer
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.known_groups import KnownGroups
 from share_spark.gateway.offset_admin import OffsetAdmin
-from share_spark.gateway.served_groups import ServedGroups
+from share_spark.gateway.served_groups import NotServedError, ServedGroups
 from share_spark.gateway.share_service import ShareService
 from share_spark.gateway.topic_admin import TopicAdmin
 from share_spark.gateway.topic_catalog import TopicCatalog
@@ -31,9 +31,6 @@ from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableErro
 
 _log = logging.getLogger(__name__)
 
-_NOT_SERVED = HeartbeatResponse(
-    error=ErrorCode.INVALID_GROUP_ID, error_message="This gateway does not serve a group of this name."
-)
 _NO_TOPIC, _NO_RIGHT = WireError.unknown_topic_or_partition, WireError.topic_authorization_failed
 
 _GROUP_REFUSED = HeartbeatResponse(error=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=GROUP_REFUSED)
@@ -115,9 +112,6 @@ class Service:
             return heartbeat_answer(context.api_version, _GROUP_REFUSED)
         if not all(map(grant.topic, names or ())):
             return heartbeat_answer(context.api_version, _TOPIC_REFUSED)
-        group = self._groups.get(request.group_id)
-        if group is None:
-            return heartbeat_answer(context.api_version, _NOT_SERVED)
         heartbeat = Heartbeat(
             member_id=request.member_id,
             member_epoch=request.member_epoch,
@@ -127,7 +121,9 @@ class Service:
             subscribed_topic_names=None if names is None else tuple(names),
         )
         try:
-            response = await group.members.heartbeat(heartbeat)
+            response = await self._groups.get(request.group_id).members.heartbeat(heartbeat)
+        except NotServedError as fault:
+            response = HeartbeatResponse(error=fault.code, error_message=str(fault))
         except TopicUnreachableError:
             response = _NOT_NOW
         return heartbeat_answer(context.api_version, response)

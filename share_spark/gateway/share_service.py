@@ -17,7 +17,7 @@ from share_spark.gateway.access import GROUP_REFUSED, Grant
 from share_spark.gateway.cluster_answers import NODE_ID
 from share_spark.gateway.group_clients import Acknowledgements, Fetch, FetchedRecords
 from share_spark.gateway.handler import RequestContext
-from share_spark.gateway.served_groups import ServedGroup, ServedGroups
+from share_spark.gateway.served_groups import NotServedError, ServedGroup, ServedGroups
 from share_spark.gateway.share_fetch_answer import ShareFetchAnswer
 from share_spark.gateway.share_requests import (
     acknowledge_answer,
@@ -33,11 +33,6 @@ from share_spark.model.ids import SharePartitionKey, client_owner
 from share_spark.partition.kafka_modes import AcquireMode
 
 _log = logging.getLogger(__name__)
-
-_MOST_SESSIONS = 10_000
-"""The sessions at a time: a member has one."""
-
-_NO_GROUP = Fault(ErrorCode.INVALID_GROUP_ID, "This gateway does not serve a group of this name.")
 
 _REFUSED = Fault(ErrorCode.GROUP_AUTHORIZATION_FAILED, GROUP_REFUSED)
 
@@ -63,16 +58,16 @@ class ShareService:
     async def fetch(self, context: RequestContext, request: Any) -> ShareFetchAnswer:
         """Answer a ShareFetch."""
         key, grant = _session_key(request), context.grant
-        group = self.groups.get(key.group_id) if grant.group(key.group_id) else None
+        group = self._group(key.group_id, grant)
         acknowledged = acknowledged_in(key.group_id, request.topics)
         asked = _share_fetch(request, acknowledged)
-        if group is None:
-            return await _refused_fetch(_NO_GROUP if grant.group(key.group_id) else _REFUSED, asked.limits)
+        if isinstance(group, Fault):
+            return await _refused_fetch(group, asked.limits)
         step = sessions.fetch(
             self._sessions.get(key),
             asked,
             connection_id=str(context.connection_id),
-            has_room=len(self._sessions) < _MOST_SESSIONS,
+            has_room=len(self._sessions) < self.groups.stored.config.max_share_sessions,
         )
         if isinstance(step, Fault):
             return await _refused_fetch(step, asked.limits)
@@ -83,15 +78,15 @@ class ShareService:
     async def acknowledge(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ShareAcknowledge."""
         key, grant = _session_key(request), context.grant
-        if not grant.group(key.group_id):
-            return acknowledge_refusal(context.api_version, *_REFUSED)
-        group = self.groups.get(key.group_id)
+        group = self._group(key.group_id, grant)
+        if isinstance(group, Fault):
+            return acknowledge_refusal(context.api_version, *group)
         acknowledged = acknowledged_in(key.group_id, request.topics)
         asked = ShareAcknowledge(
             member_id=key.member_id, session_epoch=request.share_session_epoch, acknowledged=tuple(acknowledged)
         )
-        step = sessions.acknowledge(self._sessions.get(key), asked) if group else _NO_GROUP
-        if isinstance(step, Fault) or group is None:
+        step = sessions.acknowledge(self._sessions.get(key), asked)
+        if isinstance(step, Fault):
             return acknowledge_refusal(context.api_version, *step)
         self._put(key, step.session, context.connection_id)
         results = await self._results(group, grant, step, _fetch_of(request, acknowledged, step))
@@ -107,6 +102,15 @@ class ShareService:
                 del self._sessions[key]
                 self._release(key, held)
 
+    def _group(self, group_id: str, grant: Grant) -> ServedGroup | Fault:
+        """Return the group, or why this user is not served."""
+        if not grant.group(group_id):
+            return _REFUSED
+        try:
+            return self.groups.get(group_id)
+        except NotServedError as fault:
+            return Fault(fault.code, str(fault))
+
     # -------------------------------------------------------------------------------------------- sessions
 
     def _put(self, key: SessionKey, session: ShareSession | None, connection_id: int) -> None:
@@ -120,8 +124,6 @@ class ShareService:
     def _release(self, key: SessionKey, held: Iterable[SharePartitionKey]) -> None:
         """Give back, beside all else, what the member holds of these."""
         group = self.groups.get(key.group_id)
-        if group is None:
-            return
         release = group.clients.fetch(Fetch(client_owner(key.member_id), held=tuple(held)))
         task = asyncio.create_task(_finished(release))
         self._releases.add(task)

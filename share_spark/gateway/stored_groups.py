@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from share_spark.admin.group_changes import NewOffset, planned_configs
+from share_spark.admin.group_changes import NewOffset
 from share_spark.admin.group_details import GroupPhase, phase_of
 from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.admin.state_reader import GroupState, StateReader
 from share_spark.coordinator.group import ShareGroup
 from share_spark.delta.location import Location
-from share_spark.model.dynamic_config import ConfigEntry, entries
+from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
+from share_spark.model.dynamic_config import ConfigEntry, altered, entries, over
 from share_spark.spark.on_demand import AnySpark
 from share_spark.state.tables import ensure_tables, log_table
 
@@ -19,10 +20,12 @@ from share_spark.state.tables import ensure_tables, log_table
 @dataclass(frozen=True, slots=True)
 class StoredGroups:
     """The groups in the state directory ``location``. Each call reads the tables anew, and waits for the storage: not
-    for the thread of the event loop. Raises ConfigError, StateError; changes raise FencedError and SinkError too."""
+    for the thread of the event loop. Raises ConfigError, StateError; changes raise FencedError and SinkError too.
+    ``config``: the settings that groups begin with, and those of the gateway."""
 
     location: str
     spark: AnySpark = None
+    config: GroupConfig = DEFAULT_CONFIG
 
     def phases(self) -> dict[str, GroupPhase]:
         """Return the state of each group, by its engine: STABLE while one runs it."""
@@ -66,9 +69,8 @@ class StoredGroups:
     def configs(self, group_id: str) -> list[ConfigEntry]:
         """Return all settings of a group, which need not be there yet (R146)."""
         reader = self._reader()
-        if reader is None:
-            return entries({}, {})
-        return entries(reader.job_settings(group_id), reader.dynamic_config_file(group_id).read())
+        dynamic = {} if reader is None else reader.dynamic_config_file(group_id).read()
+        return entries(self.config.not_default(), dynamic)
 
     def alter_configs(
         self, group_id: str, added: Mapping[str, str], deleted: Collection[str], *, validate_only: bool
@@ -76,10 +78,11 @@ class StoredGroups:
         """Set dynamic configs of a group, which need not be there yet; only look whether it could be done if
         ``validate_only``."""
         ensure_tables(self.spark, Location.parse(self.location))
-        reader = StateReader.open(self.location)
-        found = planned_configs(reader, group_id, added, deleted)
+        file = StateReader.open(self.location).dynamic_config_file(group_id)
+        found = altered(file.read(), added, deleted)
+        over(self.config, found)
         if not validate_only:
-            reader.dynamic_config_file(group_id).write(found)
+            file.write(found)
 
     # ------------------------------------------------------------------------------------------------------
 

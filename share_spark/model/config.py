@@ -117,6 +117,10 @@ _DAY_MS = 86_400_000
 
 _OF_THE_ENGINE = "it says how an engine keeps its tables, from its start to its end"
 _OF_THE_MACHINE = "it belongs to the machine that the engine runs on"
+_OF_THE_GATEWAY = "it belongs to the gateway, and is the same for all of its groups"
+
+_LONGEST_MS = 3_600_000
+"""The longest lock, and the longest session of a member."""
 
 MOST_DELAY_MS = 30 * _DAY_MS
 """The longest delay of a retry."""
@@ -138,7 +142,7 @@ class DeliveryOrder(StrEnum):
 
 
 SETTINGS: Mapping[str, _Setting] = {
-    "lock_duration_ms": _Setting("share.record.lock.duration.ms", 30_000, _milliseconds(1_000, 3_600_000)),
+    "lock_duration_ms": _Setting("share.record.lock.duration.ms", 30_000, _milliseconds(1_000, _LONGEST_MS)),
     "max_delivery_count": _Setting("share.delivery.count.limit", 5, _integer(2, 25)),
     "max_record_locks": _Setting("share.partition.max.record.locks", 2_000, _integer(100, 10**9)),
     "offset_reset": _Setting("share.auto.offset.reset", "latest", lambda v: OffsetReset.parse(str(v))),
@@ -148,6 +152,8 @@ SETTINGS: Mapping[str, _Setting] = {
         _one_of("read_uncommitted", "read_committed"),
         fixed="what is in flight was acquired by the level that the topics were opened with",
     ),
+    "session_timeout_ms": _Setting("share.session.timeout.ms", 45_000, _milliseconds(1_000, _LONGEST_MS)),
+    "heartbeat_interval_ms": _Setting("share.heartbeat.interval.ms", 5_000, _milliseconds(100, _LONGEST_MS)),
     "backoff_policy": _Setting("share.record.redelivery.backoff.policy", "none", _one_of(*BackoffPolicy)),
     "backoff_ms": _Setting("share.record.redelivery.backoff.ms", 1_000, _milliseconds(1, MOST_DELAY_MS)),
     "backoff_max_ms": _Setting("share.record.redelivery.backoff.max.ms", 60_000, _milliseconds(1, MOST_DELAY_MS)),
@@ -177,6 +183,19 @@ SETTINGS: Mapping[str, _Setting] = {
         "request.timeout.ms", 15_000, _milliseconds(1_000, 600_000), fixed="clients of the brokers were opened with it"
     ),
     "outage_timeout_ms": _Setting("outage.timeout.ms", 0, _milliseconds(0, 30 * _DAY_MS)),
+    "max_group_size": _Setting("group.share.max.size", 200, _integer(1, 100_000), fixed=_OF_THE_GATEWAY),
+    "max_groups": _Setting("group.share.max.groups", 1_000, _integer(1, 100_000), fixed=_OF_THE_GATEWAY),
+    "max_share_sessions": _Setting("group.share.max.share.sessions", 10_000, _integer(1, 10**6), fixed=_OF_THE_GATEWAY),
+    **{
+        f"{which}_{field}": _Setting(f"group.share.{which}.{key}", bound, read, fixed=_OF_THE_GATEWAY)
+        for field, key, low in (
+            ("lock_duration_ms", "record.lock.duration.ms", 1_000),
+            ("session_timeout_ms", "session.timeout.ms", 1_000),
+            ("heartbeat_interval_ms", "heartbeat.interval.ms", 100),
+        )
+        for which, bound in (("min", low), ("max", _LONGEST_MS))
+        for read in (_milliseconds(low, _LONGEST_MS),)
+    },
     "metrics_port": _Setting("metrics.port", 0, _integer(0, 65_535), fixed=_OF_THE_MACHINE),
     "metrics_host": _Setting("metrics.host", "127.0.0.1", _host, fixed=_OF_THE_MACHINE),
 }
@@ -188,6 +207,8 @@ ALIASES = {
     "group.share.partition.max.record.locks": "share.partition.max.record.locks",
     "group.share.auto.offset.reset": "share.auto.offset.reset",
     "group.share.isolation.level": "share.isolation.level",
+    "group.share.session.timeout.ms": "share.session.timeout.ms",
+    "group.share.heartbeat.interval.ms": "share.heartbeat.interval.ms",
 }
 """The other spellings of keys: both are taken, one is kept (R171)."""
 
@@ -201,6 +222,8 @@ class GroupConfig:
     max_record_locks: int
     offset_reset: OffsetReset
     isolation_level: str
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
     backoff_policy: str
     backoff_ms: int
     backoff_max_ms: int
@@ -224,6 +247,15 @@ class GroupConfig:
     compaction_interval_ms: int
     request_timeout_ms: int
     outage_timeout_ms: int
+    max_group_size: int
+    max_groups: int
+    max_share_sessions: int
+    min_lock_duration_ms: int
+    max_lock_duration_ms: int
+    min_session_timeout_ms: int
+    max_session_timeout_ms: int
+    min_heartbeat_interval_ms: int
+    max_heartbeat_interval_ms: int
     metrics_port: int
     metrics_host: str
 
@@ -241,12 +273,22 @@ class GroupConfig:
         for key, value in given.items():
             if (name := field_of(key)) is None:
                 raise ConfigError(f"unknown setting {key!r}{nearest_key(key)}")
-            chosen[name] = _read(name, value)
+            chosen[name] = read_setting(name, value)
         found = replace(self, **chosen)
-        if found.backoff_policy == "exponential" and found.backoff_ms > found.backoff_max_ms:
-            first, most = (SETTINGS[name].key for name in ("backoff_ms", "backoff_max_ms"))
-            raise ConfigError(f"{first}: {found.backoff_ms} is above {most}, {found.backoff_max_ms}")
+        if found.backoff_policy == "exponential":
+            found._check_order("backoff_ms", "backoff_max_ms")
+        found._check_order("heartbeat_interval_ms", "session_timeout_ms")
+        for name in ("lock_duration_ms", "session_timeout_ms", "heartbeat_interval_ms"):
+            found._check_order(f"min_{name}", f"max_{name}")
+            found._check_order(f"min_{name}", name)
+            found._check_order(name, f"max_{name}")
         return found
+
+    def _check_order(self, lower: str, upper: str) -> None:
+        """Raise ConfigError if the value of the field ``lower`` is above that of ``upper``."""
+        low, high = getattr(self, lower), getattr(self, upper)
+        if low > high:
+            raise ConfigError(f"{SETTINGS[lower].key}: {low} is above {SETTINGS[upper].key}, {high}")
 
     def text(self, name: str) -> str:
         """Return the value of a field, as ``parse`` reads it."""
@@ -272,7 +314,8 @@ def nearest_key(key: str) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _read(name: str, value: Any) -> Any:
+def read_setting(name: str, value: Any) -> Any:
+    """Return the value of a field of GroupConfig, from what was said of it. Raises ConfigError, which names its key."""
     try:
         return SETTINGS[name].read(value)
     except ConfigError as fault:
@@ -281,4 +324,4 @@ def _read(name: str, value: Any) -> Any:
 
 assert {field.name for field in fields(GroupConfig)} == set(SETTINGS)
 
-DEFAULT_CONFIG = GroupConfig(**{name: _read(name, setting.default) for name, setting in SETTINGS.items()})
+DEFAULT_CONFIG = GroupConfig(**{name: read_setting(name, setting.default) for name, setting in SETTINGS.items()})

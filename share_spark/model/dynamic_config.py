@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from share_spark.model.config import DEFAULT_CONFIG, SETTINGS, GroupConfig, field_of, nearest_key
+from share_spark.model.config import DEFAULT_CONFIG, SETTINGS, GroupConfig, field_of, nearest_key, read_setting
 from share_spark.model.errors import ConfigError
 
 
@@ -60,7 +60,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in given.items():
         name = _dynamic_field(key)
-        found[SETTINGS[name].key] = DEFAULT_CONFIG.changed({key: value}).text(name)
+        found[SETTINGS[name].key] = str(read_setting(name, value))
     return found
 
 

@@ -21,20 +21,19 @@ from typing import NamedTuple
 from unittest import mock
 from xml.etree import ElementTree
 
-from share_spark.coordinator.group import GroupLimits
 from share_spark.coordinator.group.draft import Draft
 from share_spark.coordinator.group.records import TopicState
 from share_spark.delta.location import Location
-from share_spark.gateway import group_host, share_service
+from share_spark.gateway import group_host
 from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_host import GroupPlace
-from share_spark.gateway.served_groups import AnyGroup, ServedGroup
+from share_spark.gateway.served_groups import AnyGroup
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import wall_clock_ms
-from share_spark.model.config import GroupConfig
+from share_spark.model.config import GroupConfig, field_of
 from share_spark.spark.jars import BROKER_VERSION, broker_jar_paths, cached_set, require_java
 from tests.support.broker import LOGGING, QUICK, die_with_parent
 
@@ -91,17 +90,6 @@ def compiled(to: Path) -> Path:
 # ---------------------------------------------------------------------------------------------- gateways
 
 
-class _JudgedGroups(AnyGroup):
-    """Groups with other limits for their members."""
-
-    member_limits = GroupLimits()
-
-    def get(self, group_id: str) -> ServedGroup:
-        group = AnyGroup.get(self, group_id)
-        group.members.limits = self.member_limits
-        return group
-
-
 _write_state = Draft.write_state
 
 
@@ -127,31 +115,17 @@ def _as_tests_expect() -> Iterator[None]:
 @contextmanager
 def _gateway(servers: str, state: Path, broker_settings: Mapping[str, str]) -> Iterator[Address]:
     """A gateway with the settings of a broker, as far as it has such settings."""
-    options = {name: value for name, value in broker_settings.items() if name in _GROUP_SETTINGS}
-    config = GroupConfig.parse({"request.timeout.ms": 2_000, **options})
+    options = {name: value for name, value in broker_settings.items() if field_of(name) is not None}
+    config = GroupConfig.parse({**options, "request.timeout.ms": 2_000})
     source = TopicSource.of_cluster(KafkaOptions.parse({"bootstrap.servers": servers}), config)
     place = GroupPlace(state=Location.parse(str(state)), log=source.log, kafka=source.kafka, config=config)
     catalog = TopicCatalog(source.log)
-    groups = _JudgedGroups(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms)
-    groups.member_limits = GroupLimits(
-        **{field: int(broker_settings[name]) for name, field in _MEMBER_SETTINGS.items() if name in broker_settings}
-    )
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms)
     gateway = Gateway.open(Address("127.0.0.1", 0), groups, catalog)
-    most_sessions = int(broker_settings["group.share.max.share.sessions"])
     try:
-        with mock.patch.object(share_service, "_MOST_SESSIONS", most_sessions):
-            yield gateway.address
+        yield gateway.address
     finally:
         gateway.close()
-
-
-_GROUP_SETTINGS = ("group.share.delivery.count.limit", "group.share.record.lock.duration.ms")
-
-_MEMBER_SETTINGS = {
-    "group.share.max.size": "max_size",
-    "group.share.heartbeat.interval.ms": "heartbeat_interval_ms",
-    "group.share.session.timeout.ms": "session_timeout_ms",
-}
 
 
 class GatewaysOfJudges:

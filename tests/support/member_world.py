@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from share_spark.admin.state_reader import StateReader
 from share_spark.coordinator.group import (
-    GroupLimits,
     Heartbeat,
     HeartbeatResponse,
     ShareGroup,
@@ -115,13 +115,13 @@ class GatewayLife:
     """One gateway with one engine, in the present event loop. Drop it to kill it."""
 
     def __init__(self, world: MemberWorld, session_ms: int = SESSION_MS) -> None:
-        self.queue = ClientQueue()
+        world.config = replace(world.config, session_timeout_ms=session_ms)
+        self.queue = ClientQueue(world.config)
         world.clients = self.queue  # type: ignore[assignment]
         self.engine = world.engine()
         self.queue.open(self.engine.store.group)
         topics = ReadyTopics(FixedTopics((TOPIC, OTHER)), TopicCatalog(world.topics))  # type: ignore[arg-type]
-        limits = GroupLimits(session_timeout_ms=session_ms)
-        self.members = GroupMembers(group_id=GROUP, queue=self.queue, topics=topics, clock=world.clock, limits=limits)
+        self.members = GroupMembers(group_id=GROUP, queue=self.queue, topics=topics, clock=world.clock)
         self.members.present({})  # sessions begin now
 
     async def beat(self, requests: Sequence[Heartbeat], pauses: int = 3) -> list[HeartbeatResponse | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from share_spark.coordinator.group import GroupRequests
 from share_spark.engine.client_asks import ClientAnswer, ClientAsk, GroupAnswer, GroupAsk
+from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.requests import PartitionResponse
@@ -18,7 +19,7 @@ class InMemoryClients:
     """A ``Clients`` port. ``asked``: what the next micro-batch takes. ``answers`` by number; ``changed``: what each
     call of ``answer`` has named. ``forgotten``: what was read of these, once for each truncation. ``refused``: why,
     once for each engine that has ended. ``group_ask``: what members ask with the next micro-batch; ``group_answers`` by
-    number."""
+    number. ``config``: the settings that count."""
 
     asked: list[ClientAsk] = field(default_factory=list)
     answers: dict[int, Mapping[SharePartitionKey, Sequence[PartitionResponse]]] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class InMemoryClients:
     refused: list[ShareError | None] = field(default_factory=list)
     group_ask: GroupAsk | None = None
     group_answers: dict[int, GroupAnswer] = field(default_factory=dict)
+    config: GroupConfig | None = None
     _numbers: int = 0
 
     def ask(self, requests: Mapping[SharePartitionKey, Sequence[KafkaRequest]]) -> int:
@@ -52,6 +54,9 @@ class InMemoryClients:
     def take(self) -> Sequence[ClientAsk]:
         taken, self.asked = self.asked, []
         return taken
+
+    def configure(self, config: GroupConfig) -> None:
+        self.config = config
 
     def forget_reads(self, keys: Collection[SharePartitionKey]) -> None:
         self.forgotten += keys

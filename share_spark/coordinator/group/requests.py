@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from share_spark.coordinator.group.records import Assignment, GroupRecord
 from share_spark.coordinator.messages import InitializeState
+from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ErrorCode
 
 JOIN_EPOCH = 0
@@ -36,6 +37,15 @@ class GroupLimits:
     max_size: int = 200
     heartbeat_interval_ms: int = 5_000
     session_timeout_ms: int = 45_000
+
+    @classmethod
+    def of(cls, config: GroupConfig) -> GroupLimits:
+        """Return the limits that are in the settings of the group."""
+        return cls(
+            max_size=config.max_group_size,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            session_timeout_ms=config.session_timeout_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

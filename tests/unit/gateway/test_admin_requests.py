@@ -219,7 +219,7 @@ def test_a_group_in_a_query_refuses_changes(place: Place) -> None:
         consumed(address)
     log, catalog = place.log, TopicCatalog(place.log)
     topics, reader = GroupTopics(FixedTopics((TOPIC,)), catalog), TopicBatchReader(log)
-    group = ServedGroup.of(GROUP, ClientQueue(), topics, reader, clock=wall_clock_ms, lock_duration_ms=30_000)
+    group = ServedGroup.of(GROUP, ClientQueue(), topics, reader, clock=wall_clock_ms)
     served = OneGroup(group_id=GROUP, group=group, stored=StoredGroups(place.state))
     gateway = Gateway.open(Address("127.0.0.1", 0), served, catalog)
     try:

@@ -17,6 +17,14 @@ from share_spark.spark.public_files import files_without_spark
 
 LOCK, LIMIT, RATE = "share.record.lock.duration.ms", "share.delivery.count.limit", "delivery.rate.limit"
 FIXED = {
+    "group.share.max.size",
+    "group.share.max.groups",
+    "group.share.max.share.sessions",
+    *(
+        f"group.share.{which}.{of}.ms"
+        for which in ("min", "max")
+        for of in ("record.lock.duration", "session.timeout", "heartbeat.interval")
+    ),
     "delivery.order",
     *("share.isolation.level", "share.coordinator.snapshot.update.records.per.snapshot", "state.refresh"),
     *("history.retention", "compaction.interval", "request.timeout.ms", "metrics.port", "metrics.host"),
@@ -36,6 +44,13 @@ def test_each_default_can_be_said() -> None:
     said = {setting.key: DEFAULT_CONFIG.text(name) for name, setting in SETTINGS.items() if not setting.fixed}
     assert checked(said) == said
     assert over(GroupConfig.parse({LIMIT: 9}), said) == DEFAULT_CONFIG
+
+
+def test_values_that_fit_only_together_are_said_together() -> None:
+    session, beat = "share.session.timeout.ms", "share.heartbeat.interval.ms"
+    assert over(DEFAULT_CONFIG, altered({}, {session: "4s", beat: "1s"}, ())).session_timeout_ms == 4_000
+    with pytest.raises(ConfigError, match=f"{beat}: 5000 is above {session}, 4000"):
+        over(DEFAULT_CONFIG, altered({}, {session: "4s"}, ()))
 
 
 @pytest.mark.parametrize("key", sorted(FIXED))

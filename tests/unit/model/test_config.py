@@ -99,3 +99,22 @@ def test_r171_both_spellings_are_taken() -> None:
 def test_texts_and_numbers_are_the_same() -> None:
     keys = {"max.records.per.trigger": 1_000, "state.refresh": 5_000}
     assert GroupConfig.parse(keys) == GroupConfig.parse({key: str(value) for key, value in keys.items()})
+
+
+def test_the_settings_of_members_fit_to_each_other_and_to_the_bounds_of_the_gateway() -> None:
+    config = GroupConfig.parse({"group.share.session.timeout.ms": "50s", "group.share.heartbeat.interval.ms": "50s"})
+    assert (config.session_timeout_ms, config.heartbeat_interval_ms) == (50_000, 50_000)
+    for given, message in (
+        (
+            {"share.heartbeat.interval.ms": 50_001},
+            "heartbeat.interval.ms: 50001 is above share.session.timeout.ms, 50000",
+        ),
+        ({"group.share.max.session.timeout.ms": "49s"}, "50000 is above group.share.max.session.timeout.ms, 49000"),
+        (
+            {"group.share.min.session.timeout.ms": "51s"},
+            "group.share.min.session.timeout.ms: 51000 is above share.session",
+        ),
+        ({"group.share.min.record.lock.duration.ms": "31s"}, "31000 is above share.record.lock.duration.ms, 30000"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            config.changed(given)
