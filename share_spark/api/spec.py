@@ -93,6 +93,8 @@ class ShareGroupSpec:
     def _check_listening(self) -> None:
         if self.trigger.available_now:
             raise ConfigError("listen_on: clients may come at any time, and availableNow ends: choose one")
+        if self.config.delivery_order == DeliveryOrder.KEY:
+            raise ConfigError("listen_on: clients take records of a key in any order, so delivery.order cannot be kept")
         if self.handler is None and self.sink is not None:
             raise ConfigError("to_delta: there is no handler whose rows could be written: call process(handler)")
 

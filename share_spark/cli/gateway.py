@@ -13,7 +13,7 @@ from share_spark.cli.gateway_arguments import door_settings, tls_of
 from share_spark.cli.signals import asked_to_end
 from share_spark.delta.location import Location
 from share_spark.maintenance.heartbeat import wall_clock_ms
-from share_spark.model.config import GroupConfig
+from share_spark.model.config import DeliveryOrder, GroupConfig
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,6 +95,9 @@ def _path(text: str, option: str) -> Location:
 
 def _config(given: Namespace, file: ConfigFile) -> GroupConfig:
     """Return the settings that groups begin with: command line over file. ``share-spark configs`` changes those of one
-    group."""
+    group. Raises ConfigError."""
     start = {} if given.starting is None else {START: given.starting}
-    return file.config.changed(pairs_of("--option", given.option) | start)
+    config = file.config.changed(pairs_of("--option", given.option) | start)
+    if config.delivery_order == DeliveryOrder.KEY:
+        raise ConfigError("delivery.order: clients take records of a key in any order, so no gateway can keep it")
+    return config

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import attempts_in, throttled_in
 from share_spark.engine.breaker import Breaker
+from share_spark.engine.client_asks import limited, records_asked
 from share_spark.engine.cost_limit import CostLimit
 from share_spark.engine.delivery_port import AcknowledgedSpans, Delivered
+from share_spark.engine.planning import PlanInputs, share_out
 from share_spark.engine.rate_limit import RateLimit
 from share_spark.model.config import GroupConfig
 
@@ -56,6 +58,7 @@ class AcquisitionLimits:
     _rate: RateLimit = field(default_factory=RateLimit)
     _costs: CostLimit = field(default_factory=CostLimit)
     _breaker: Breaker = field(default_factory=Breaker)
+    _turn: int = 0
 
     def most_records(self, config: GroupConfig, now_ms: int) -> int:
         """Return the limit for the micro-batch at this time, by the settings that are valid in it."""
@@ -65,6 +68,20 @@ class AcquisitionLimits:
         self._breaker = self._breaker.under(config)
         in_time = self.pace.most_records(config.max_records_per_trigger, budget_ms)
         return self._breaker.most_records(now_ms, self._costs.most_records(self._rate.most_records(in_time)))
+
+    def shared(self, inputs: PlanInputs, most: int, config: GroupConfig) -> tuple[PlanInputs, int]:
+        """Divide what the rate of the group allows among its clients and its handlers, which may acquire ``most``.
+        Return the inputs with what clients may acquire, and what is left for handlers."""
+        self._rate = self._rate.at(inputs.now_ms, config.delivery_budget_ms).limited_to(config.rate_limit)
+        wanted = records_asked(inputs.asked)
+        if not config.rate_limit or not wanted:
+            return inputs, most
+        self._turn += 1
+        room = self._rate.most_records(wanted + most)
+        demands = {"clients": min(wanted, room), "handlers": min(most, room)}
+        order = sorted(demands, reverse=self._turn % 2 == 0)  # whoever comes first has the odd record
+        shares = dict(zip(order, share_out([demands[one] for one in order], room), strict=True))
+        return replace(inputs, asked=limited(inputs.asked, shares["clients"], self._turn)), shares["handlers"]
 
     @property
     def breaker(self) -> str:

@@ -27,6 +27,9 @@ from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.model.requests import PartitionResponse
 from share_spark.partition.kafka_modes import AcquireReadAhead, KafkaRequest
 
+Asked = Mapping[SharePartitionKey, Sequence[KafkaRequest]]
+"""Requests of clients by share-partition, in order."""
+
 
 class ClientAsk(NamedTuple):
     """All that one client asks at once. ``number``: of the port. ``requests``: by share-partition, in order."""
@@ -178,6 +181,28 @@ class ClientAsks:
         self._taken, self._changed = (), set()
         if answers or changed:
             self.clients.answer(answers, changed)
+
+
+def records_asked(asked: Asked) -> int:
+    """Return how many records clients want at most."""
+    return sum(one.max_records for requests in asked.values() for one in requests if isinstance(one, AcquireReadAhead))
+
+
+def limited(asked: Asked, most: int, turn: int) -> Asked:
+    """Return what is asked, with ``most`` records at most: never more, whatever the log batches are. Another
+    share-partition is the first in each ``turn``."""
+    keys, found = [*asked], dict[SharePartitionKey, Sequence[KafkaRequest]]()
+    first, left = turn % max(1, len(keys)), most
+    for key in (*keys[first:], *keys[:first]):
+        requests = list[KafkaRequest]()
+        for one in asked[key]:
+            if isinstance(one, AcquireReadAhead):
+                requests.append(one.with_at_most(left))
+                left = max(0, left - one.max_records)
+            else:
+                requests.append(one)
+        found[key] = requests
+    return found
 
 
 def _below(end_offset: int, requests: Iterable[KafkaRequest]) -> list[KafkaRequest]:

@@ -213,8 +213,8 @@ class ShareGroupEngine:
         if self._left_rows and phase is not Phase.STOPS:
             return self._commit_left_rows(stamp, timer)
         inputs = self._read_inputs(phase)
-        may_acquire = phase is Phase.RUNS and not self._reach.outage
-        most = self._calls.most_records(inputs, self._config) if may_acquire else 0
+        most = self._calls.most_records(inputs, self._config) if phase is Phase.RUNS and not self._reach.outage else 0
+        inputs, most = self._limits.shared(inputs, most, self._config)
         partition_inputs = plan(
             inputs, self._summaries, max_records=most, max_record_locks=self._config.max_record_locks
         )

@@ -117,9 +117,9 @@ def _outcome(
     position: by name it takes twice as long."""
     if not runs:
         summary = PartitionSummary(topic, start, start, 0, None)
-        return PartitionOutcome(key, summary, True, _NONE_ACQUIRED, (), accepted, 0, 0, 0, 0, ErrorCode.NONE)
+        return PartitionOutcome(key, summary, True, _NONE_ACQUIRED, (), accepted, 0, 0, 0, ErrorCode.NONE)
     first, last, _, count, *_ = runs[0]
     by_state = (0, last - first + 1, 0, 0)
     summary = PartitionSummary(topic, start, last + 1, 0, None, None, (0, 0, 0), by_state)
     acquired = AcquiredRanges(np.array([(first, last, count)], np.int64))
-    return PartitionOutcome(key, summary, True, acquired, (), accepted, 0, 0, 0, 0, ErrorCode.NONE)
+    return PartitionOutcome(key, summary, True, acquired, (), accepted, 0, 0, 0, ErrorCode.NONE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -71,12 +71,12 @@ class RecordCounts:
         return {"Accept": self.accepted, "Release": self.released + self.limit_reached, "Reject": self.rejected}
 
     @classmethod
-    def summed(cls, outcomes: Sequence[PartitionOutcome], acquired: int) -> RecordCounts:
-        """Sum up outcomes that acquired so many."""
+    def summed(cls, outcomes: Sequence[PartitionOutcome], deliveries: Mapping[int, int]) -> RecordCounts:
+        """Sum up outcomes. ``deliveries``: delivery count -> acquired."""
         archived = _archived_by_reason(outcomes)
         return cls(
-            acquired=acquired,
-            redelivered=sum(outcome.redelivered for outcome in outcomes),
+            acquired=sum(deliveries.values()),
+            redelivered=sum(records for count, records in deliveries.items() if count > 1),
             accepted=sum(outcome.accepted for outcome in outcomes),
             released=sum(outcome.released for outcome in outcomes),
             not_entered=sum(outcome.not_entered for outcome in outcomes),
@@ -139,7 +139,7 @@ class MicroBatchProgress(RecordCounts):
         """Sum up the outcomes of a micro-batch."""
         by_topic = _by_topic(outcomes)
         deliveries = {topic: _deliveries(some) for topic, some in by_topic.items()}
-        topics = {topic: RecordCounts.summed(some, sum(deliveries[topic].values())) for topic, some in by_topic.items()}
+        topics = {topic: RecordCounts.summed(some, deliveries[topic]) for topic, some in by_topic.items()}
         total = sum(topics.values(), RecordCounts())
         return cls(
             batch_id=batch_id,
@@ -181,6 +181,11 @@ def _archived_by_reason(outcomes: Sequence[PartitionOutcome]) -> dict[ArchiveRea
 
 
 def _deliveries(outcomes: Sequence[PartitionOutcome]) -> dict[int, int]:
+    """Return delivery count -> records that handlers and clients have acquired."""
+    return deliveries_added([_handled(outcomes), *_fetched(outcomes)])
+
+
+def _handled(outcomes: Sequence[PartitionOutcome]) -> dict[int, int]:
     ranges = [outcome.acquired for outcome in outcomes if len(outcome.acquired)]
     if not ranges:
         return {}
@@ -188,6 +193,13 @@ def _deliveries(outcomes: Sequence[PartitionOutcome]) -> dict[int, int]:
     counts, where = np.unique(rows[:, 2], return_inverse=True)
     sizes = np.bincount(where, weights=rows[:, 1] - rows[:, 0] + 1)
     return {int(count): int(size) for count, size in zip(counts, sizes, strict=True)}
+
+
+def _fetched(outcomes: Sequence[PartitionOutcome]) -> Iterator[dict[int, int]]:
+    for outcome in outcomes:
+        for response in outcome.responses:
+            for run, offsets in offsets_by_kind(response.acquired):
+                yield {run.delivery_count: offsets}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,10 @@ class RateLimit:
     at_ms: int | None = None
 
     def at(self, now_ms: int, budget_ms: int) -> RateLimit:
-        """Return the limit at ``now_ms``, with the tokens of the time since the last micro-batch."""
+        """Return the limit at ``now_ms``, with the tokens of the time since the last micro-batch. Twice at one time is
+        once."""
+        if now_ms == self.at_ms:
+            return self
         passed_ms = 0 if self.at_ms is None else now_ms - self.at_ms
         most_ms = max(_LEAST_MS, min(passed_ms, budget_ms))
         most = max(1.0, self.per_s * most_ms / 1_000)

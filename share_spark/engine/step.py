@@ -17,11 +17,9 @@ import numpy as np
 from share_spark.engine.attempts import Answered, ErrorRun
 from share_spark.engine.client_requests import Responses, client_requests, decided
 from share_spark.engine.ranges import (
-    DELIVERY_COUNT,
     NONE_EARLIER,
     AcquiredRanges,
     EarlierRanges,
-    offsets_in,
 )
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import LogEnds, OffsetRange, SharePartitionKey
@@ -151,7 +149,6 @@ class PartitionOutcome(NamedTuple):
     released: int
     not_entered: int
     throttled: int
-    redelivered: int
     error: ErrorCode
     earlier: EarlierRanges = NONE_EARLIER
     responses: Sequence[PartitionResponse] = ()
@@ -304,7 +301,6 @@ def outcome_of(
         released=sum(response.released for response in both),
         not_entered=sum(total_offsets(response.not_entered) for response in both if response.not_entered),
         throttled=sum(total_offsets(response.throttled) for response in both if response.throttled),
-        redelivered=offsets_in(ranges[ranges[:, DELIVERY_COUNT] > 1]),
         error=next((response.error for response in responses.own if response.error), ErrorCode.NONE),
         responses=to_clients[len(to_clients) - asked :],
         ended_by_clients=frozenset(run.first_offset for response in to_clients for run in response.archived),

@@ -112,6 +112,8 @@ def test_bad_input_is_one_line_and_changes_nothing(spark: SparkSession, tmp_path
         group.kafka("127.0.0.1:1", **OAUTH).start()
     with pytest.raises(ConfigError, match="availableNow ends"):
         group.trigger(availableNow=True).start()
+    with pytest.raises(ConfigError, match=r"delivery\.order cannot be kept"):
+        group.ordered_by_key().start()
     with pytest.raises(ConfigError, match="is not an address"):
         group.listen_on("9092")
     with pytest.raises(ConfigError, match="there is no handler"):

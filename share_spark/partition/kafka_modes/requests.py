@@ -78,6 +78,12 @@ class AcquireReadAhead:
     mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
     batch_size: int = 2**31 - 1
 
+    def with_at_most(self, records: int) -> AcquireReadAhead:
+        """Return the same request with this strict limit, if it wants more."""
+        if self.max_records <= records:
+            return self
+        return replace(self, max_records=records, mode=AcquireMode.RECORD_LIMIT)
+
     def below(self, end_offset: int) -> AcquireReadAhead:
         """Return the same request without the batches that end at or past this offset."""
         if all(read.batches[-1].last_offset < end_offset for read in self.reads):

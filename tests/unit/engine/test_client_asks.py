@@ -310,3 +310,35 @@ def test_log_ends_may_be_as_old_as_is_allowed(world: ClientWorld) -> None:
     world.topics.create_topic("another")
     topics.subscribe(["another"])
     assert len(topics.log_ends()) == 2
+
+
+@pytest.mark.usefixtures("world")
+def test_clients_acquire_at_the_rate_of_their_group_whatever_the_batches_are() -> None:
+    world = ClientWorld(partitions=2, delivery__rate__limit=10)
+    world.produce(200)
+    engine, fetched = world.engine(), list[int]()
+    for _ in range(40):
+        asked = [(world.fetch(A, partition=at, batch=100), at) for at in (0, 1)]
+        progress = engine.run()
+        got = sum(last - first + 1 for number, at in asked for first, last, _ in world.acquired(number, at))
+        assert got == progress.acquired
+        fetched.append(got)
+        world.clock.advance(250)
+    # There are no tokens at the start; later each 250 ms bring 2.5, and those not used are kept.
+    assert (fetched[0], sum(fetched), max(fetched)) == (0, 97, 5)
+
+
+def test_clients_and_handlers_share_the_rate_also_if_it_is_one_record_at_a_time() -> None:
+    shares = {}
+    for per_s, step_ms in ((100, 1_000), (1, 1_000)):
+        world = ClientWorld(delivery__rate__limit=per_s)
+        world.produce(2_000)
+        engine = world.engine()
+        clients = total = 0
+        for _ in range(11):
+            number = world.fetch(A, batch=2_000)
+            total += engine.run().acquired
+            clients += sum(last - first + 1 for first, last, _ in world.acquired(number))
+            world.clock.advance(step_ms)
+        shares[per_s] = (clients, total)
+    assert shares == {100: (500, 1_000), 1: (5, 10)}
