@@ -116,10 +116,27 @@ class CommitFiles:
         """Delete the file of a commit."""
         self.storage.delete(self._file(version))
 
+    def names(self) -> list[str]:
+        """Return the names of all files of the log. Lists the directory."""
+        return self.storage.names(self._directory)
+
+    def remove_named(self, name: str) -> None:
+        """Delete one of ``names``, if it is there."""
+        self.storage.delete(f"{self._directory}/{name}")
+
+    def put_checkpoint(self, version: int, content: bytes, actions: int) -> None:
+        """Write a checkpoint of one Parquet file with so many actions, and let readers begin with it."""
+        self._put(f"{version:020d}.checkpoint.parquet", content)
+        self._put("_last_checkpoint", json.dumps({"version": version, "size": actions}).encode())
+
+    def _put(self, name: str, content: bytes) -> None:
+        aside = f"{self._directory}/.{name}.{uuid.uuid4().hex}.tmp"
+        self.storage.put(f"{self._directory}/{name}", aside, content)
+
     def checkpoint(self, at_most: int | None = None) -> tuple[int, list[str]]:
         """Return the newest complete checkpoint (up to the version ``at_most``) as its version and its files; -1 and
         none if there is none."""
-        known = {version: paths for version, paths in self._checkpoints() if at_most is None or version <= at_most}
+        known = {version: paths for version, paths in self.checkpoints() if at_most is None or version <= at_most}
         newest = max(known, default=-1)
         return newest, known.get(newest, [])
 
@@ -130,10 +147,10 @@ class CommitFiles:
         first = last
         while first - 1 in commits:
             first -= 1
-        starts = [version for version, _ in self._checkpoints() if first - 1 <= version <= last]
+        starts = [version for version, _ in self.checkpoints() if first - 1 <= version <= last]
         return range(0 if first <= 0 else min(starts, default=last + 1), last + 1)
 
-    def _checkpoints(self) -> list[tuple[int, list[str]]]:
+    def checkpoints(self) -> list[tuple[int, list[str]]]:
         """Return the complete checkpoints, ascending: version and files."""
         parts: dict[tuple[int, str], list[str]] = {}
         for name in self.storage.names(self._directory):

@@ -34,6 +34,7 @@ import pyarrow as pa
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.data_file import DataFile, made_in_memory
 from share_spark.delta.native_changes import cleans_natively, write_natively
+from share_spark.delta.own_checkpoints import write_own_checkpoint
 from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
@@ -84,18 +85,23 @@ class DirectAppends:
         self._columns = self.log.columns
 
     @classmethod
-    def to(cls, spark: AnySpark, directory: str, *, replaces: bool = False) -> DirectAppends:
-        """Open the table; ``replaces``: files are removed, too. Raises UnknownTableError: only Spark may append."""
-        return cls.of(spark, directory, TableLog.open(CommitFiles.at(spark, directory), keeps_files=replaces))
+    def to(
+        cls, spark: AnySpark, directory: str, *, replaces: bool = False, names_removed: bool = True
+    ) -> DirectAppends:
+        """Open the table; ``replaces``: files are removed, too. ``names_removed``: see ``of``. Raises
+        UnknownTableError: only Spark may append."""
+        log = TableLog.open(CommitFiles.at(spark, directory), keeps_files=replaces)
+        return cls.of(spark, directory, log, names_removed=names_removed)
 
     @classmethod
-    def of(cls, spark: AnySpark, directory: str, log: TableLog) -> DirectAppends:
-        """Return appends with the table's log, which was opened before. Raises UnknownTableError."""
+    def of(cls, spark: AnySpark, directory: str, log: TableLog, *, names_removed: bool = True) -> DirectAppends:
+        """Return appends with the table's log, which was opened before. ``names_removed``: its checkpoints name the
+        files that have left the table. Raises UnknownTableError."""
         log.check_can_append()
         return cls(
             directory=directory.rstrip("/"),
             log=log,
-            checkpoint=lambda: _write_checkpoint(spark, directory, log),
+            checkpoint=lambda: _write_checkpoint(spark, directory, log, names_removed=names_removed),
         )
 
     @classmethod
@@ -268,8 +274,10 @@ class DirectAppends:
         )
 
 
-def _write_checkpoint(spark: AnySpark, directory: str, log: TableLog) -> None:
+def _write_checkpoint(spark: AnySpark, directory: str, log: TableLog, *, names_removed: bool) -> None:
     try:
+        if not names_removed and write_own_checkpoint(log.files):
+            return
         session, is_written = given_session(spark), write_natively(log, cleans=True)
         if session is None:
             return

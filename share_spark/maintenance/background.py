@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
+from share_spark.delta.log_clean_up import remove_old_versions
 from share_spark.delta.table_maintenance import KeptTable
 from share_spark.engine.outage import Outage
 from share_spark.engine.ports import Claim
@@ -44,11 +45,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+LOG_RETENTION_MS = 30 * 86_400_000
+"""The time for which old versions of the state's tables are kept: Delta's default."""
+
+LISTENING_LOG_RETENTION_MS = 600_000
+"""The same where clients may come: each of their requests may be a commit."""
+
+_CLEAN_INTERVAL_S = 60.0
+
 
 @dataclass(slots=True, kw_only=True)
 class BackgroundMaintenance:
     """The maintenance of one engine. It refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes
-    segments closed for ``retention_ms`` and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat has the
+    segments closed for ``retention_ms``, removes versions of the tables that are older than ``log_retention_ms``, and
+    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat has the
     topics' place (``kafka``: broker addresses, or ``table``), the dead ``letters`` table, the ``settings`` at the
     start, whether the circuit breaker is open and the present calls (both asked each time), and at last the engine's
     end. ``spark``: used only where files do not suffice."""
@@ -59,6 +69,7 @@ class BackgroundMaintenance:
     refresh_ms: int
     retention_ms: int
     compaction_interval_ms: int = 0
+    log_retention_ms: int = LOG_RETENTION_MS
     kafka: str | None = None
     table: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -79,6 +90,8 @@ class BackgroundMaintenance:
     _transactions: AppTransactions | None = None
     _commits: DirectAppends | None = None
     _log: KeptTable | None = None
+    _status: KeptTable | None = None
+    _clean_at_s: float = 0.0
 
     def start(self, claim: Claim) -> None:
         """Start the thread; the first round rewrites every share-partition of the group."""
@@ -138,7 +151,7 @@ class BackgroundMaintenance:
 
     def _run(self) -> None:
         while not self._stop.wait(self.refresh_ms / 1_000):
-            self._round(self._refresh, self._prune, self._compact)
+            self._round(self._refresh, self._prune, self._clean, self._compact)
 
     def _round(self, *works: Callable[[], object]) -> None:
         for work in works:
@@ -216,13 +229,28 @@ class BackgroundMaintenance:
         current = self._segment
         if current <= self._pruned:
             return
-        log = self._log = self._log or KeptTable(self.spark, log_table(self.location))
+        log = self._kept_log()
         group_id, now_ms = self._claimed.group_id, wall_clock_ms()
         oldest_kept = oldest_kept_segment(log, group_id, current, retention_ms=self.retention_ms, now_ms=now_ms)
         is_done = oldest_kept <= 0 or drop_segments(log, group_id, oldest_kept)
         # Otherwise some closed segments are still within the retention: they are looked at again in the next round.
         if is_done and oldest_kept == current:
             self._pruned = current
+
+    def _kept_log(self) -> KeptTable:
+        self._log = self._log or KeptTable(self.spark, log_table(self.location))
+        return self._log
+
+    def _clean(self) -> None:
+        """Remove old versions of both tables: a busy log has a hundred a second."""
+        if time.monotonic() < self._clean_at_s:
+            return
+        self._clean_at_s = time.monotonic() + _CLEAN_INTERVAL_S
+        self._status = self._status or KeptTable(self.spark, state_table(self.location))
+        before_ms = wall_clock_ms() - self.log_retention_ms
+        for table in (self._kept_log(), self._status):
+            if (log := table.log()) is not None and (removed := remove_old_versions(log, before_ms)):
+                _log.info("%s: %s old versions removed", table.place, removed)
 
     def _compact(self) -> None:
         """Compact as the scheduled job does, for this group, whose snapshots and pruning are done already."""

@@ -263,7 +263,7 @@ class _GroupLog(GroupLog):
         """Return the appends to the status table; None where only Spark can change its rows."""
         place = state_table(self.location)
         try:
-            appends = DirectAppends.to(self.spark, place.directory(self.spark), replaces=True)
+            appends = DirectAppends.to(self.spark, place.directory(self.spark), replaces=True, names_removed=False)
             appends.log.check_can_replace()
         except UnknownTableError as reason:
             session_of(self.spark, f"rows of {place} can be deleted by Spark only ({reason})")

@@ -178,6 +178,7 @@ SETTINGS: Mapping[str, _Setting] = {
     ),
     "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS), fixed=_OF_THE_ENGINE),
     "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS), fixed=_OF_THE_ENGINE),
+    "log_retention_ms": _Setting("log.retention", 0, _milliseconds(0, 3_650 * _DAY_MS), fixed=_OF_THE_ENGINE),
     "compaction_interval_ms": _Setting("compaction.interval", 0, _milliseconds(0, 30 * _DAY_MS), fixed=_OF_THE_ENGINE),
     "request_timeout_ms": _Setting(
         "request.timeout.ms", 15_000, _milliseconds(1_000, 600_000), fixed="clients of the brokers were opened with it"
@@ -244,6 +245,7 @@ class GroupConfig:
     updates_per_snapshot: int
     state_refresh_ms: int
     history_retention_ms: int
+    log_retention_ms: int
     compaction_interval_ms: int
     request_timeout_ms: int
     outage_timeout_ms: int

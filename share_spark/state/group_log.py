@@ -215,7 +215,7 @@ class GroupLog:
             try:
                 if self.table_log is None:
                     raise UnknownTableError("its log cannot be read")
-                self._direct = DirectAppends.of(self.spark, self.directory, self.table_log)
+                self._direct = DirectAppends.of(self.spark, self.directory, self.table_log, names_removed=False)
             except NotImplementedError as reason:
                 self._only_spark(reason)
         return self._direct if isinstance(self._direct, DirectAppends) else None
@@ -242,10 +242,10 @@ class GroupLog:
                 note_of_others(CommitNote.from_json(commit.note))
 
         commits = self.opened()
-        if self.version < direct.log.version and not commits.holds(self.version):
-            meanwhile(None)
         for _, found in takewhile(lambda commit: commit.version <= direct.log.version, commits.after(self.version)):
             note_of_others(found)
+        if self.version < direct.log.version and not commits.holds(self.version):
+            meanwhile(None)  # clean-up goes upwards: some may have gone before they were read
         file = direct.write(rows, {"group_id": note.group_id, "segment": str(note.segment)})
         self.version = direct.commit([file], note=note.to_json(), meanwhile=meanwhile)
         if len(direct.log.active) > _MOST_FILES:

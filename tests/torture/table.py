@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ from deltalake.exceptions import DeltaError
 
 from share_spark.delta.commit_files import CommitFiles, commit_text
 from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.log_clean_up import remove_old_versions
 from share_spark.delta.native_changes import write_natively
+from share_spark.delta.own_checkpoints import write_own_checkpoint
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_rows import Change, TableRows
 from share_spark.spark.delta_log import clean_log_privately, newest
@@ -138,6 +141,15 @@ class Table:
 
     def ours_checkpoint(self) -> None:
         write_natively(TableLog.open(self.files, keeps_files=True), cleans=True)
+
+    def ours_own_checkpoint(self) -> None:
+        write_own_checkpoint(self.files)
+
+    def ours_cleans_up(self) -> None:
+        """Months later: all versions go but the newest checkpoint and those after it, with the files that left them."""
+        self._move_clock()
+        with suppress(UnknownTableError):
+            remove_old_versions(TableLog.open(self.files, keeps_files=True), int(time.time() * 1_000) - DAY_S)
 
     # ------------------------------------------------------------------------------------------------- others
 
@@ -292,6 +304,8 @@ STEPS: dict[Callable[[Table], None], int] = {
     Table.ours_overwritten: 2,
     Table.ours_change: 2,
     Table.ours_checkpoint: 1,
+    Table.ours_own_checkpoint: 1,
+    Table.ours_cleans_up: 2,
     Table.spark_append: 2,
     Table.spark_delete: 2,
     Table.spark_optimize: 1,

@@ -27,7 +27,14 @@ FIXED = {
     ),
     "delivery.order",
     *("share.isolation.level", "share.coordinator.snapshot.update.records.per.snapshot", "state.refresh"),
-    *("history.retention", "compaction.interval", "request.timeout.ms", "metrics.port", "metrics.host"),
+    *(
+        "history.retention",
+        "log.retention",
+        "compaction.interval",
+        "request.timeout.ms",
+        "metrics.port",
+        "metrics.host",
+    ),
 }
 
 # ------------------------------------------------------------------------------------------------------------- values
