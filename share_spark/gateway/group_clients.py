@@ -87,10 +87,11 @@ class GroupClients:
     async def fetch(self, wanted: Fetch) -> dict[SharePartitionKey, FetchedRecords]:
         """Return the answer, as soon as there are records, and after ``max_wait_s`` at the latest."""
         until = asyncio.get_running_loop().time() + wanted.max_wait_s
-        found = dict[SharePartitionKey, FetchedRecords]()
+        found, asked = dict[SharePartitionKey, FetchedRecords](), set[SharePartitionKey]()
         while True:
-            reads = {key: self._reads_of(key).reads for key in wanted.keys}
-            answered = await self._asked(wanted, reads, until)
+            shares = self._shares(wanted, asked)
+            reads = {key: self._reads_of(key).reads for key in shares}
+            answered = await self._asked(wanted, shares, reads, until)
             if answered is None:
                 return {**{key: FetchedRecords() for key in wanted.keys}, **found, **_unavailable(wanted)}
             found |= self._results(wanted, answered, reads, found)
@@ -98,6 +99,10 @@ class GroupClients:
             if not wanted.keys or left_s <= 0 or any(one.acquired or one.error for one in found.values()):
                 return found
             wanted = wanted._replace(acknowledged={}, held=())
+            asked |= shares.keys()
+            if len(asked) < len(wanted.keys):
+                continue
+            asked.clear()
             if not await self._filled(wanted.keys, left_s):
                 await self.queue.changed(wanted.keys, answered.moment, left_s)
 
@@ -113,47 +118,38 @@ class GroupClients:
             reads = self._reads[key] = PartitionReads(self.reader, at)
         return reads
 
+    def _shares(self, wanted: Fetch, asked: Collection[SharePartitionKey]) -> dict[SharePartitionKey, int]:
+        """Return how many records are asked of which share-partitions, of those that were not ``asked`` yet. Those
+        behind the ones that seem to have enough are left out: to ask one costs as much as to get something of it."""
+        shares, left = dict[SharePartitionKey, int](), wanted.max_records
+        for key in wanted.keys:
+            if key in asked:
+                continue
+            if left <= 0 < wanted.max_records:
+                break
+            reads = self._reads_of(key)
+            reads.batch_records = max(1, wanted.max_records)
+            shares[key] = min(left, reads.records_ahead)
+            left -= shares[key]
+        return shares
+
     async def _asked(
-        self, wanted: Fetch, reads: Mapping[SharePartitionKey, Sequence[Read]], until: float
+        self,
+        wanted: Fetch,
+        shares: Mapping[SharePartitionKey, int],
+        reads: Mapping[SharePartitionKey, Sequence[Read]],
+        until: float,
     ) -> Answered | None:
         """Ask; None if no engine has answered in time. What acknowledges waits longer than what only fetches."""
         loop = asyncio.get_running_loop()
         last = max(until, loop.time() + _PATIENCE_S) if wanted.acknowledged or wanted.held else until
         while True:
             try:
-                return await self.queue.ask(self._requests(wanted, reads))
+                return await self.queue.ask(_requests(wanted, shares, reads))
             except GroupUnavailableError:
                 if loop.time() >= last:
                     return None
                 await asyncio.sleep(min(_RETRY_S, max(0.0, last - loop.time())))
-
-    def _requests(
-        self, wanted: Fetch, reads: Mapping[SharePartitionKey, Sequence[Read]]
-    ) -> dict[SharePartitionKey, list[KafkaRequest]]:
-        """Return the requests by share-partition: acknowledgements first, then the end of the session, or a fetch."""
-        requests = dict[SharePartitionKey, list[KafkaRequest]]()
-        for key, batches in wanted.acknowledged.items():
-            acknowledge = AcknowledgeOrRenew(
-                member_id=wanted.owner, batches=tuple(batches), is_renew_ack=wanted.is_renew_ack
-            )
-            requests[key] = [acknowledge]
-        for key in wanted.held:
-            requests.setdefault(key, []).append(ReleaseMember(member_id=wanted.owner))
-        left = wanted.max_records
-        for key in wanted.keys:
-            share = min(left, self._reads_of(key).records_ahead)
-            left -= share
-            requests.setdefault(key, []).append(
-                AcquireReadAhead(
-                    member_id=wanted.owner,
-                    max_records=share,
-                    max_bytes=wanted.max_bytes,
-                    reads=tuple(read.header for read in reads[key]),
-                    mode=wanted.mode,
-                    batch_size=wanted.batch_size,
-                )
-            )
-        return requests
 
     def _results(
         self,
@@ -165,7 +161,7 @@ class GroupClients:
         """Return the answers by share-partition. ``before``: those to an earlier ask of this fetch, which has had the
         acknowledgements."""
         found = dict[SharePartitionKey, FetchedRecords]()
-        for key in {**dict.fromkeys(wanted.acknowledged), **dict.fromkeys(wanted.keys)}:
+        for key in {**dict.fromkeys(wanted.acknowledged), **dict.fromkeys(reads)}:
             responses = answered.responses.get(key)
             if responses is None:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -197,6 +193,32 @@ class GroupClients:
         for fault in results:
             _note_fault(fault)
         return any(reads.holds(reads.next_fetch_offset) for reads in missing)
+
+
+def _requests(
+    wanted: Fetch, shares: Mapping[SharePartitionKey, int], reads: Mapping[SharePartitionKey, Sequence[Read]]
+) -> dict[SharePartitionKey, list[KafkaRequest]]:
+    """Return the requests by share-partition: acknowledgements first, then the end of the session, or a fetch."""
+    requests = dict[SharePartitionKey, list[KafkaRequest]]()
+    for key, batches in wanted.acknowledged.items():
+        acknowledge = AcknowledgeOrRenew(
+            member_id=wanted.owner, batches=tuple(batches), is_renew_ack=wanted.is_renew_ack
+        )
+        requests[key] = [acknowledge]
+    for key in wanted.held:
+        requests.setdefault(key, []).append(ReleaseMember(member_id=wanted.owner))
+    for key, share in shares.items():
+        requests.setdefault(key, []).append(
+            AcquireReadAhead(
+                member_id=wanted.owner,
+                max_records=share,
+                max_bytes=wanted.max_bytes,
+                reads=tuple(read.header for read in reads[key]),
+                mode=wanted.mode,
+                batch_size=wanted.batch_size,
+            )
+        )
+    return requests
 
 
 def _note_fault(fault: BaseException | None) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from share_spark.engine.batch_reader import BatchReader, RecordBatch
+from share_spark.engine.batch_reader import BATCH_RECORDS, BatchReader, RecordBatch
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcquiredRange
 from share_spark.partition.kafka_modes import LogBatch, ReadAhead
@@ -84,11 +84,13 @@ def content_of(reads: Sequence[Read], acquired: Sequence[AcquiredRange]) -> list
 class PartitionReads:
     """The reads of one topic-partition, for the thread of the event loop. ``reads``: ascending; a new tuple for each
     change, so that what was asked with some can be answered with the same. ``next_fetch_offset``: as the last answer of
-    a micro-batch has said."""
+    a micro-batch has said. ``batch_records``: what a client wants at most; as it gets whole batches, it would get more
+    by larger ones."""
 
     reader: BatchReader
     partition: TopicPartition
     next_fetch_offset: int = 0
+    batch_records: int = BATCH_RECORDS
     reads: tuple[Read, ...] = ()
     _running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -126,7 +128,7 @@ class PartitionReads:
         return self._running[offset]
 
     async def _read(self, offset: int) -> None:
-        batches = await asyncio.to_thread(self.reader.read, self.partition, offset, READ_BYTES)
+        batches = await asyncio.to_thread(self.reader.read, self.partition, offset, READ_BYTES, self.batch_records)
         if batches and not self.holds(offset):
             self.reads = self._kept(Read.at(offset, batches))
 

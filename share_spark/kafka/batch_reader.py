@@ -15,7 +15,7 @@ from uuid import UUID
 from confluent_kafka import Node
 from kio.schema.errors import ErrorCode
 
-from share_spark.engine.batch_reader import RecordBatch
+from share_spark.engine.batch_reader import BATCH_RECORDS, RecordBatch
 from share_spark.kafka.broker_admin import BrokerAdmin, topic_id_text
 from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.broker_login import BrokerLogin
@@ -57,7 +57,13 @@ class KafkaBatchReader:
         self._connections = OpenConnections(BrokerLogin.of(self.options), timeout_ms / 1_000)
         self._admin = BrokerAdmin(self.options, timeout_ms)
 
-    def read(self, at: TopicPartition, offset: int, most_bytes: int) -> Sequence[RecordBatch]:
+    def read(
+        self,
+        at: TopicPartition,
+        offset: int,
+        most_bytes: int,
+        batch_records: int = BATCH_RECORDS,  # noqa: ARG002 - a log of rows needs it
+    ) -> Sequence[RecordBatch]:
         """See ``BatchReader``. There is nothing below the start of the log: the engine goes to that offset itself."""
         reason = ""
         for pause_s in _PAUSES_S:

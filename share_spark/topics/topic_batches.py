@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from share_spark.engine.batch_reader import RecordBatch
+from share_spark.engine.batch_reader import BATCH_RECORDS, RecordBatch
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.engine.ranges import AcquiredRanges
@@ -18,8 +18,8 @@ from share_spark.spark.schemas import arrow_schema, columns_in
 from share_spark.topics.batch_encoder import encode_batches
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
-_ROWS = 500
-"""The rows that are encoded before it is looked at how many bytes they have."""
+_ROWS = 10_000
+"""The rows that are taken from the files at a time."""
 
 _SCHEMA = pa.schema([*arrow_schema(columns_in(RECORD_COLUMNS)), pa.field("delivery_count", pa.int32())])
 
@@ -30,7 +30,9 @@ class TopicBatchReader:
 
     log: EmbeddedTopicLog
 
-    def read(self, at: TopicPartition, offset: int, most_bytes: int) -> Sequence[RecordBatch]:
+    def read(
+        self, at: TopicPartition, offset: int, most_bytes: int, batch_records: int = BATCH_RECORDS
+    ) -> Sequence[RecordBatch]:
         """See ``BatchReader``."""
         ends = self.log.log_ends(at.topic).get(at.partition)
         first = max(offset, ends.log_start_offset) if ends is not None else 0
@@ -40,12 +42,13 @@ class TopicBatchReader:
         reader = self.log.for_workers(None, spans, ordered=False)
         if reader is None:
             raise TopicError(f"{self.log} has files of {at} that only Spark can read")
-        found, size = list[RecordBatch](), 0
+        found, left = list[RecordBatch](), most_bytes
         try:
             for rows in reader.part(spans).batches(_SCHEMA, _ROWS, lambda: False):
-                found += encode_batches(rows)
-                size += rows.nbytes
-                if size >= most_bytes:
+                wanted = -(-left * rows.num_rows // rows.nbytes)
+                found += encode_batches(rows.slice(0, wanted), most_records=batch_records)
+                left -= rows.nbytes
+                if left <= 0:
                     break
         except (OSError, pa.ArrowException) as fault:  # a file may go while it is read: it was compacted
             raise TopicUnreachableError(f"{at} cannot be read: {fault}", what="topic table") from fault

@@ -127,10 +127,19 @@ def _rows_of(number: int, piece: FilePiece, columns: list[str]) -> Iterator[_Sto
         first, last = min(file.first_offset for file in files), max(file.last_offset for file in files)
         at_once = len(files) == 1 and opened[0].is_small
         found = _small_rows(opened[0], files[0], piece.ranges) if at_once else _picked_rows(opened, files, piece.ranges)
-        for rows in found:
-            yield _Stored(topic, rows, number, first, last)
-        for file in opened if piece.ranges[-1, LAST] < last else ():
-            _FILES.give_back(file)
+        try:
+            for rows in found:
+                yield _Stored(topic, rows, number, first, last)
+        except GeneratorExit:  # who reads no further now comes again for the rest
+            _give_back(opened)
+            raise
+        if piece.ranges[-1, LAST] < last:
+            _give_back(opened)
+
+
+def _give_back(opened: Iterable[DecodedFile]) -> None:
+    for file in opened:
+        _FILES.give_back(file)
 
 
 def _small_rows(decoded: DecodedFile, file: RecordFile, ranges: AcquiredRanges) -> Iterator[pa.Table]:
@@ -255,7 +264,8 @@ _Rows = TypeVar("_Rows", _Stored, _Part)
 
 
 def _together(found: Iterable[_Rows], most_rows: int) -> Iterator[list[_Rows]]:
-    """Yield neighbours of one topic and one schema together, up to ``most_rows`` and MOST_BYTES."""
+    """Yield neighbours of one topic and one schema together, up to ``most_rows`` and MOST_BYTES; what has so many rows
+    at once, since the next ones may not be wanted."""
     some: list[_Rows] = []
     rows = size = 0
     for one in found:
@@ -266,6 +276,9 @@ def _together(found: Iterable[_Rows], most_rows: int) -> Iterator[list[_Rows]]:
             some, rows, size = [], 0, 0
         some.append(one)
         rows, size = rows + more_rows, size + more_bytes
+        if rows >= most_rows:
+            yield some
+            some, rows, size = [], 0, 0
     if some:
         yield some
 

@@ -35,14 +35,15 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
         future.result(30)
 
 
-def fill(bootstrap: str, topic: str, partitions: int, records: int, size: int) -> None:
+def fill(bootstrap: str, topic: str, partitions: int, records: int, size: int, *, batch: int = 10_000) -> None:
     """``records`` records of ``size`` bytes, evenly over the partitions, in large batches as a busy producer writes
-    them."""
+    them, or of ``batch`` records at most."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
             "linger.ms": 50,
             "batch.size": 1_000_000,
+            "batch.num.messages": batch,
             "queue.buffering.max.messages": 2_000_000,
         }
     )

@@ -21,14 +21,24 @@ from deltalake import DeltaTable
 from share_spark import ShareGroupAdmin
 from share_spark.coordinator.group import ShareGroup
 from share_spark.delta.location import Location
-from share_spark.engine.batch_reader import BatchReader, RecordBatch
+from share_spark.engine.batch_reader import BATCH_RECORDS, BatchReader, RecordBatch
 from share_spark.gateway.topic_source import TopicSource
 from share_spark.kafka.broker_connection import Address
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import TopicPartition
 from share_spark.output.dead_letter_table import DeltaDeadLetters
 from tests.support.raw_members import stored
-from tests.support.share_consumers import GROUP, Place, consumer, polled, refuse_errors, serving, settings_of, work_off
+from tests.support.share_consumers import (
+    GROUP,
+    TOPIC,
+    Place,
+    consumer,
+    polled,
+    refuse_errors,
+    serving,
+    settings_of,
+    work_off,
+)
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 RECORDS = 10_000
@@ -181,10 +191,12 @@ class Stuck:
     reader: BatchReader
     ends: Event
 
-    def read(self, at: TopicPartition, offset: int, most_bytes: int) -> Sequence[RecordBatch]:
+    def read(
+        self, at: TopicPartition, offset: int, most_bytes: int, batch_records: int = BATCH_RECORDS
+    ) -> Sequence[RecordBatch]:
         if at.partition == 0:
             self.ends.wait()
-        return self.reader.read(at, offset, most_bytes)
+        return self.reader.read(at, offset, most_bytes, batch_records)
 
 
 def test_a_partition_that_cannot_be_read_now_holds_up_no_other(tmp_path: Path) -> None:
@@ -286,3 +298,18 @@ def test_bad_places_are_one_line(tmp_path: Path) -> None:
         assert told in run.stderr
         assert len(run.stderr.splitlines()) == 1, run.stderr
     assert not Path(place.state).exists()
+
+
+def test_a_partition_that_is_paused_holds_up_no_other(tmp_path: Path) -> None:
+    """Its records are read ahead, so it seems to have enough for the next poll, whose turn it has."""
+    place, admin = Place.below(tmp_path, partitions=2), ShareGroupAdmin(str(tmp_path / "state"))
+    place.produce(1, 4_000)
+    with place.gateway() as address, consumer(address) as found:
+        messages = polled(found)
+        first = messages[0].partition()
+        for message in messages:
+            found.acknowledge(message, ACCEPT)
+        refuse_errors(found.commit_sync())
+        admin.set_pauses(GROUP, admin.plan_pause(GROUP, {TOPIC: [1 - first]}))
+        time.sleep(2)
+        assert {message.partition() for message in polled(found, 5)} == {first}
