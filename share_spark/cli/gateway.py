@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from share_spark.cli.arguments import CHOOSE_ONE, pairs_of, parsed, topic_place
 from share_spark.cli.config_files import START, ConfigFile, read_config
-from share_spark.cli.gateway_arguments import door_settings, tls_of
+from share_spark.cli.gateway_arguments import door_settings, node_id_of, tls_of
 from share_spark.cli.signals import asked_to_end
 from share_spark.delta.location import Location
 from share_spark.maintenance.heartbeat import wall_clock_ms
@@ -27,6 +28,8 @@ def serve_clients(arguments: Sequence[str]) -> int:
     from share_spark.gateway.door import Door
     from share_spark.gateway.gateway import Gateway, parse_address
     from share_spark.gateway.group_host import GroupPlace
+    from share_spark.gateway.node_register import NodeRegister
+    from share_spark.gateway.nodes import Node
     from share_spark.gateway.served_groups import AnyGroup
     from share_spark.gateway.topic_catalog import TopicCatalog
     from share_spark.state.tables import check_place
@@ -50,8 +53,10 @@ def serve_clients(arguments: Sequence[str]) -> int:
         config=config,
         dead_letters=_dead_letters(given),
     )
-    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms)
-    gateway = Gateway.open(listen, groups, catalog, advertised=advertised, door=door)
+    me = Node(node_id_of(said), advertised or listen, secrets.token_urlsafe(32), door.certificate)
+    register = NodeRegister.at(state, me)
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms, nodes=register)
+    gateway = Gateway.beside_others(listen, groups, catalog, register, advertised=advertised, door=door)
     try:
         with asked_to_end() as over:
             print(f"share-spark: share consumers connect to {gateway.address}, until Ctrl-C", flush=True)

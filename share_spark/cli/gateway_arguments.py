@@ -25,6 +25,7 @@ def add_gateway(command: ArgumentParser) -> None:
     add("--config", metavar="FILE", help="TOML: topics in [job], [kafka] with credentials, [share_group], [gateway]")
     add("--listen", metavar="HOST:PORT", help=f"where clients connect to ({_LISTEN})")
     add("--advertise", metavar="HOST:PORT", help="the address that clients are told, if it is another one")
+    add("--node-id", metavar="N", help="its number, if several gateways share the state (1)")
     add("--dead-letter", metavar="PATH", help="keep rejected and given-up records of all groups in this table")
     add("--tls-certificate", metavar="FILE", help="clients connect with TLS: the certificate chain in PEM ...")
     add("--tls-key", metavar="FILE", help="... its key in PEM, without a password ...")
@@ -49,6 +50,14 @@ def door_settings(given: Namespace, file: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that [gateway] has too, by their keys there: command line over file over defaults."""
     said = {key: getattr(given, key.replace("-", "_")) for key in GATEWAY_KEYS}
     return {"listen": _LISTEN, **file, **{key: value for key, value in said.items() if value is not None}}
+
+
+def node_id_of(settings: Mapping[str, str]) -> int:
+    """Return the number of the gateway among those that share a state. Raises ConfigError."""
+    said = settings.get("node-id", "1")
+    if not said.isdecimal() or not 1 <= int(said) < 2**31:
+        raise ConfigError(f"--node-id {said}: a number from 1 on")
+    return int(said)
 
 
 def tls_of(settings: Mapping[str, str]) -> Tls | None:

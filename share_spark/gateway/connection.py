@@ -198,9 +198,9 @@ class Connection(asyncio.Protocol):
             client_id, message = await asyncio.to_thread(read_request, frame, head)
         if head.api_key == API_VERSIONS.key:
             return api_versions_answer(head.api_version)
-        context = RequestContext(
-            self.id, client_id, self._client_host, head.api_key, head.api_version, rules or Rules()
-        )
+        origin = self.id, client_id, self._client_host
+        via = self._login.via
+        context = RequestContext(*origin, head.api_key, head.api_version, rules or Rules(), via, frame)
         if head.api_key in OF_LOGIN:
             return await self._log_in(context, message)
         return await self._handler.answer(context, message)

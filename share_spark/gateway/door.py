@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from ssl import SSLContext
 
@@ -18,23 +18,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """The conditions for clients. ``tls`` None: they connect without. ``logins``: makes the login of a connection."""
+    """The conditions for clients. ``tls`` None: they connect without. ``logins``: makes the login of a connection.
+    ``to_others``: with which this gateway connects to others; ``certificate``: by which they know it (``Node``)."""
 
     tls: SSLContext | None = None
+    to_others: SSLContext | None = None
+    certificate: str = ""
     logins: Callable[[], Login] = NoLogin
 
     @classmethod
     def of(cls, listen: Address, *, tls: Tls | None, users: str | None) -> Door:
         """Read the files. ``users``: the file of those who may log in, None: nobody has to. Raises ConfigError."""
         context = None if tls is None else tls.context()
+        ways = cls() if tls is None else cls(tls=context, to_others=tls.to_others(), certificate=tls.fingerprint())
         if users is None:
-            return cls(tls=context)
+            return ways
         if context is None and not _is_here(listen.host):
             _log.warning(
                 "clients log in on %s without TLS: SCRAM hides passwords, but nothing hides records; PLAIN is refused",
                 listen,
             )
-        return cls(tls=context, logins=SaslLogins.of(UsersFile.open(users), is_encrypted=context is not None))
+        return replace(ways, logins=SaslLogins.of(UsersFile.open(users), is_encrypted=context is not None))
 
 
 def _is_here(host: str) -> bool:

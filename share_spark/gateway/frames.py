@@ -13,8 +13,16 @@ from share_spark.gateway.apis import request_type
 from share_spark.gateway.message_reader import MalformedRequestError, read_message, skip_tagged_fields
 from share_spark.gateway.share_fetch_answer import Buffer, ShareFetchAnswer, share_fetch_buffers
 
-Answer = ResponsePayload | ShareFetchAnswer
-"""An answer of a handler: that of ShareFetch has a type of its own, all others are the classes of ``kio``."""
+
+class PassedAnswer(NamedTuple):
+    """The answer of another gateway to the same frame, with its header."""
+
+    frame: bytes
+
+
+Answer = ResponsePayload | ShareFetchAnswer | PassedAnswer
+"""An answer of a handler: that of ShareFetch has a type of its own, and all others that are not passed on are the
+classes of ``kio``."""
 
 _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">hhi")
@@ -103,6 +111,8 @@ def _client_id(frame: bytes) -> tuple[str | None, int]:
 
 def answer_frame(correlation_id: int, answer: Answer) -> list[Buffer]:
     """Return the frame of an answer, in buffers that are to be sent one after the other."""
+    if isinstance(answer, PassedAnswer):
+        return [_LENGTH.pack(len(answer.frame)), answer.frame]
     if isinstance(answer, ShareFetchAnswer):
         header, buffers = _header(correlation_id, is_flexible=True), share_fetch_buffers(answer)
     else:

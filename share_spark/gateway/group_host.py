@@ -120,12 +120,13 @@ class OpenedGroup(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class GroupHost:
-    """The loop of one group, in a thread of its own. It begins with the first client. ``topics``: those that its
-    members subscribe to."""
+    """The loop of one group, in a thread of its own. It begins with the first client. ``may_begin``: whether the group
+    is still one of this gateway's."""
 
     group_id: str
     place: GroupPlace
     clients: ClientQueue
+    may_begin: Callable[[], bool] = lambda: True
     _wanted: set[str] = field(default_factory=set)
     _over: threading.Event = field(default_factory=threading.Event)
     _fault: ShareError | None = None
@@ -187,7 +188,7 @@ class GroupHost:
 
     def _start(self) -> None:
         """Begin, unless the loop runs already or must not."""
-        if self._thread is None and not self._is_changing and not self._has_ended:
+        if self._thread is None and not self._is_changing and not self._has_ended and self.may_begin():
             self._fault = None
             self._thread = threading.Thread(target=self._run, name=f"share-spark-group-{self.group_id}", daemon=True)
             self._thread.start()

@@ -12,7 +12,8 @@ from share_spark.gateway.frames import Answer
 
 class RequestContext(NamedTuple):
     """The origin of a request, and its kind. ``client_id``: as the client calls itself, None if it does not. ``rules``:
-    of the user who has logged in."""
+    of the user who has logged in. ``via``: the node that has passed the request on, None if the client has sent it
+    here. ``frame``: the request as it has come."""
 
     connection_id: int
     client_id: str | None
@@ -20,6 +21,8 @@ class RequestContext(NamedTuple):
     api_key: int
     api_version: int
     rules: Rules = EVERYTHING
+    via: int | None = None
+    frame: bytes = b""
 
     @property
     def grant(self) -> Grant:

@@ -17,7 +17,7 @@ from share_spark.coordinator.group import (
     remove_members,
     replay,
 )
-from share_spark.gateway.served_groups import NonEmptyGroupError, ServedGroup, ServedGroups
+from share_spark.gateway.served_groups import NonEmptyGroupError, NotOwnedError, ServedGroup, ServedGroups
 from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.model.errors import ErrorCode, ShareError
@@ -56,13 +56,15 @@ class KnownGroups:
         """Return all groups, by their names. Raises ConfigError, StateError, TopicUnreachableError."""
         phases = await asyncio.to_thread(self.stored.phases)
         names = {*phases, *self.groups.begun()}
-        found = [await self._known(name, phases.get(name)) for name in sorted(names) if self.groups.serves(name)]
+        found = [await self._known(name, phases.get(name)) for name in sorted(names) if self.groups.owns(name)]
         return [one for one in found if one is not None]
 
     async def find(self, group_id: str) -> KnownGroup | None:
-        """Return a group; None if there is none of this name. Raises as ``all``."""
+        """Return a group; None if there is none of this name. Raises NotOwnedError, and as ``all``."""
         if not self.groups.serves(group_id):
             return None
+        if not self.groups.owns(group_id):
+            raise NotOwnedError
         return await self._known(group_id, await asyncio.to_thread(self.stored.phase, group_id))
 
     async def change(self, group_id: str, change: Callable[..., _Result], *arguments: object) -> _Result:

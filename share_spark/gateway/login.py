@@ -38,7 +38,13 @@ class LoginAnswer(NamedTuple):
 
 
 class Login(Protocol):
-    """The login of one connection, for the thread of the event loop."""
+    """The login of one connection, for the thread of the event loop. ``via``: the node that passes on requests of its
+    clients by this connection; None: it is a client's own."""
+
+    @property
+    def via(self) -> int | None:
+        """See above."""
+        ...
 
     @property
     def rules(self) -> Rules | None:
@@ -53,7 +59,7 @@ class Login(Protocol):
 class NoLogin:
     """The Login of a gateway that asks for none."""
 
-    rules = EVERYTHING
+    rules, via = EVERYTHING, None
 
     async def answer(self, context: RequestContext, request: Any) -> LoginAnswer:  # noqa: ARG002
         """See ``Login``: a broker refuses it too, where it asks for none."""
@@ -103,6 +109,10 @@ class _SaslLogin:
     _user: str | None = None
 
     @property
+    def via(self) -> None:
+        return None
+
+    @property
     def rules(self) -> Rules | None:
         user = None if self._user is None else self.logins.file.users.by_name.get(self._user)
         return None if user is None else user.rules
@@ -119,7 +129,7 @@ class _SaslLogin:
         if is_known:
             self._mechanism, self._exchange = mechanism, self.logins.begin(mechanism)
         error = WireError.none if is_known else WireError.unsupported_sasl_mechanism
-        return LoginAnswer(_handshake(context, error, self.logins.mechanisms), is_last=not is_known)
+        return LoginAnswer(handshake_answer(context, error, self.logins.mechanisms), is_last=not is_known)
 
     async def _next(self, context: RequestContext, exchange: Exchange, said: bytes) -> LoginAnswer:
         refused_at = asyncio.get_running_loop().time() + _REFUSAL_S
@@ -132,14 +142,14 @@ class _SaslLogin:
             return LoginAnswer(_refusal(context, self._mechanism), is_last=True)
         if self._user is not None:
             self._exchange = None
-        return LoginAnswer(_authenticated(context, WireError.none, None, answer))
+        return LoginAnswer(authenticate_answer(context, WireError.none, None, answer))
 
 
 def _illegal(context: RequestContext) -> LoginAnswer:
     error = WireError.illegal_sasl_state
     if context.api_key == SASL_HANDSHAKE.key:
-        return LoginAnswer(_handshake(context, error, ()), is_last=True)
-    return LoginAnswer(_authenticated(context, error, "There is no login at this point."), is_last=True)
+        return LoginAnswer(handshake_answer(context, error, ()), is_last=True)
+    return LoginAnswer(authenticate_answer(context, error, "There is no login at this point."), is_last=True)
 
 
 def _refusal(context: RequestContext, mechanism: str) -> ResponsePayload:
@@ -149,14 +159,18 @@ def _refusal(context: RequestContext, mechanism: str) -> ResponsePayload:
         if mechanism == _PLAIN
         else f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
     )
-    return _authenticated(context, WireError.sasl_authentication_failed, text)
+    return authenticate_answer(context, WireError.sasl_authentication_failed, text)
 
 
-def _handshake(context: RequestContext, error: WireError, mechanisms: Sequence[str]) -> ResponsePayload:
+def handshake_answer(context: RequestContext, error: WireError, mechanisms: Sequence[str]) -> ResponsePayload:
+    """Return the answer to a SaslHandshake."""
     values = {"error_code": error, "mechanisms": tuple(mechanisms)}
     return make_message(load_response_schema(SASL_HANDSHAKE.key, context.api_version), values)
 
 
-def _authenticated(context: RequestContext, error: WireError, text: str | None, answer: bytes = b"") -> ResponsePayload:
+def authenticate_answer(
+    context: RequestContext, error: WireError, text: str | None, answer: bytes = b""
+) -> ResponsePayload:
+    """Return the answer to a SaslAuthenticate."""
     values = {"error_code": error, "error_message": text, "auth_bytes": answer, "session_lifetime": timedelta()}
     return make_message(load_response_schema(SASL_AUTHENTICATE.key, context.api_version), values)

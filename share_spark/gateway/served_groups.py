@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from share_spark.engine.batch_reader import BatchReader
@@ -13,6 +14,7 @@ from share_spark.gateway.group_clients import GroupClients
 from share_spark.gateway.group_host import GroupHost, GroupPlace
 from share_spark.gateway.group_members import GroupMembers
 from share_spark.gateway.group_topics import GroupTopics
+from share_spark.gateway.nodes import Nodes, owner_of
 from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.model.errors import ErrorCode, ShareError
@@ -26,6 +28,15 @@ class NotServedError(ShareError):
     """The client: no group of this name is served here."""
 
     code = ErrorCode.INVALID_GROUP_ID
+
+
+class NotOwnedError(NotServedError):
+    """The client: another gateway owns the group."""
+
+    code = ErrorCode.NOT_COORDINATOR
+
+    def __init__(self) -> None:
+        super().__init__("Another gateway owns the group.")
 
 
 class TooManyGroupsError(NotServedError):
@@ -81,11 +92,15 @@ class ServedGroups(Protocol):
         ...
 
     def get(self, group_id: str) -> ServedGroup:
-        """Return the group. Raises NotServedError, TooManyGroupsError."""
+        """Return the group. Raises NotServedError, NotOwnedError, TooManyGroupsError."""
         ...
 
     def serves(self, group_id: str) -> bool:
         """Return whether a group of this name is served here, if there is one."""
+        ...
+
+    def owns(self, group_id: str) -> bool:
+        """Return whether this gateway owns a group of this name, which is served."""
         ...
 
     def begun(self) -> Mapping[str, ServedGroup]:
@@ -119,6 +134,7 @@ class AnyGroup:
     reader: BatchReader
     catalog: TopicCatalog
     clock: Callable[[], int]
+    nodes: Nodes
     _groups: dict[str, ServedGroup] = field(default_factory=dict)
     _hosts: dict[str, GroupHost] = field(default_factory=dict)
 
@@ -131,6 +147,8 @@ class AnyGroup:
         """See ``ServedGroups``."""
         if not self.serves(group_id):
             raise NotServedError(_NOT_SERVED)
+        if not self.owns(group_id):
+            raise NotOwnedError
         most = self.place.config.max_groups
         if group_id not in self._groups and len(self._groups) >= most:
             raise TooManyGroupsError(f"The gateway has reached its maximum of {most} groups.")
@@ -140,7 +158,8 @@ class AnyGroup:
         """Return the group, whose engine begins with the first request to it."""
         if group_id not in self._groups:
             queue = ClientQueue(self.place.config)
-            host = GroupHost(group_id=group_id, place=self.place, clients=queue)
+            may_begin = partial(self.owns, group_id)
+            host = GroupHost(group_id=group_id, place=self.place, clients=queue, may_begin=may_begin)
             topics = GroupTopics(host, self.catalog)
             self._groups[group_id] = ServedGroup.of(group_id, queue, topics, self.reader, clock=self.clock)
             self._hosts[group_id] = host
@@ -149,6 +168,17 @@ class AnyGroup:
     def serves(self, group_id: str) -> bool:
         """See ``ServedGroups``."""
         return bool(group_id)
+
+    def owns(self, group_id: str) -> bool:
+        """See ``ServedGroups``."""
+        return owner_of(group_id, self.nodes.live).node_id == self.nodes.me.node_id
+
+    def hand_over(self, *, all_of_them: bool) -> None:
+        """End the engines of groups that another gateway owns now, or of ``all_of_them``, as others may have taken them
+        meanwhile: they begin again with the next client. From any thread; waits."""
+        for group_id, host in [*self._hosts.items()]:
+            if all_of_them or not self.owns(group_id):
+                host.without_engine(lambda: None)
 
     def begun(self) -> Mapping[str, ServedGroup]:
         """See ``ServedGroups``."""
@@ -195,6 +225,10 @@ class OneGroup:
     def serves(self, group_id: str) -> bool:
         """See ``ServedGroups``."""
         return group_id == self.group_id
+
+    def owns(self, group_id: str) -> bool:
+        """See ``ServedGroups``."""
+        return self.serves(group_id)
 
     def begun(self) -> Mapping[str, ServedGroup]:
         """See ``ServedGroups``."""

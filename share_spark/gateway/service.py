@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
+from ssl import SSLContext
 from typing import Any
 
 from kio.schema.errors import ErrorCode as WireError
@@ -20,16 +22,20 @@ from share_spark.gateway.group_admin import GroupAdmin
 from share_spark.gateway.group_members import heartbeat_answer
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.known_groups import KnownGroups
+from share_spark.gateway.nodes import Nodes
 from share_spark.gateway.offset_admin import OffsetAdmin
+from share_spark.gateway.passing_on import PassingOn
 from share_spark.gateway.served_groups import NotServedError, ServedGroups
 from share_spark.gateway.share_service import ShareService
 from share_spark.gateway.topic_admin import TopicAdmin
 from share_spark.gateway.topic_catalog import TopicCatalog
-from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.topic_ids import topic_id_of
 from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
 
 _log = logging.getLogger(__name__)
+
+_UNSURE_S = 0.2
+"""The time until another node looks again who owns a group."""
 
 _NO_TOPIC, _NO_RIGHT = WireError.unknown_topic_or_partition, WireError.topic_authorization_failed
 
@@ -41,20 +47,21 @@ _NOT_NOW = HeartbeatResponse(
 
 
 class Service:
-    """A Handler of all requests. ``node``: the address that clients are told to connect to."""
+    """A Handler of all requests. ``nodes``: that clients are told to connect to. ``tls``: with which gateways connect
+    to each other."""
 
-    def __init__(self, groups: ServedGroups, catalog: TopicCatalog, node: Address) -> None:
-        self._groups, self._catalog, self.node = groups, catalog, node
-        self._shares = ShareService(groups, catalog)
+    def __init__(self, groups: ServedGroups, catalog: TopicCatalog, nodes: Nodes, tls: SSLContext | None) -> None:
+        self._groups, self._catalog, self._nodes = groups, catalog, nodes
+        self._shares, self._others = ShareService(groups, catalog), PassingOn(nodes, tls)
         known = KnownGroups(groups, catalog)
         group_admin, offset_admin = GroupAdmin(known), OffsetAdmin(known)
-        config_admin, topic_admin = ConfigAdmin(groups), TopicAdmin(catalog)
-        self._answers: dict[int, Callable[[RequestContext, Any], Awaitable[Answer]]] = {
+        config_admin, topic_admin = ConfigAdmin(groups), TopicAdmin(catalog, nodes)
+        self._answers: dict[int, Callable[[RequestContext, Any], Awaitable[Answer | None]]] = {
             apis.METADATA.key: self._metadata,
             apis.FIND_COORDINATOR.key: self._find_coordinator,
             apis.SHARE_GROUP_HEARTBEAT.key: self._heartbeat,
-            apis.SHARE_FETCH.key: self._shares.fetch,
-            apis.SHARE_ACKNOWLEDGE.key: self._shares.acknowledge,
+            apis.SHARE_FETCH.key: partial(self._by_owner, self._shares.fetch),
+            apis.SHARE_ACKNOWLEDGE.key: partial(self._by_owner, self._shares.acknowledge),
             apis.LIST_GROUPS.key: group_admin.list,
             apis.SHARE_GROUP_DESCRIBE.key: group_admin.describe,
             apis.DELETE_GROUPS.key: group_admin.delete,
@@ -79,6 +86,22 @@ class Service:
     def closed(self, connection_id: int) -> None:
         """See ``Handler``."""
         self._shares.closed(connection_id)
+        self._others.closed(connection_id)
+
+    async def _by_owner(
+        self, here: Callable[..., Awaitable[Answer]], context: RequestContext, request: Any
+    ) -> Answer | None:
+        """Answer ``here`` what is asked of a group that this node owns, and pass on the rest. What another node has
+        passed on by mistake has no answer: it looks again who owns the group."""
+        group_id = request.group_id or ""
+        if self._groups.serves(group_id) and not self._groups.owns(group_id) and context.grant.group(group_id):
+            if context.via is not None:
+                await asyncio.sleep(_UNSURE_S)
+                return None
+            passed = await self._others.answer(context, group_id)
+            if passed is not None:
+                return passed
+        return await here(context, request)
 
     async def _metadata(self, context: RequestContext, request: Any) -> Answer:
         """Describe the topics that are asked for: by name, from version 10 on also by id; without any, all of them.
@@ -87,7 +110,7 @@ class Service:
         if request.topics is None or (context.api_version == 0 and not request.topics):
             topics = await asyncio.to_thread(self._catalog.all)
             seen = {name: topic for name, topic in topics.items() if may(name)}
-            return metadata_answer(context.api_version, self.node, seen, {})
+            return metadata_answer(context.api_version, self._nodes.live, seen, {})
         by_id = [topic_id_of(topic.topic_id) for topic in request.topics if topic.name is None]
         found = await asyncio.to_thread(self._catalog.by_id, by_id)
         names = [topic.name for topic in request.topics if topic.name is not None]
@@ -96,15 +119,16 @@ class Service:
         missing = {name: _NO_TOPIC if may(name) else _NO_RIGHT for name in names if name not in topics}
         unknown = {one: _NO_RIGHT if one in found else WireError.unknown_topic_id for one in by_id}
         unseen = {one: error for one, error in unknown.items() if one not in found or not may(found[one])}
-        return metadata_answer(context.api_version, self.node, topics, missing, unseen)
+        return metadata_answer(context.api_version, self._nodes.live, topics, missing, unseen)
 
     async def _find_coordinator(self, context: RequestContext, request: Any) -> Answer:
         keys = request.coordinator_keys if context.api_version >= 4 else (request.key,)
         refused = {key for key in keys if not context.grant.group(key)}
-        return find_coordinator_answer(context.api_version, self.node, getattr(request, "key_type", 0), keys, refused)
+        key_type = getattr(request, "key_type", 0)
+        return find_coordinator_answer(context.api_version, self._nodes.live, key_type, keys, refused)
 
     async def _describe_cluster(self, context: RequestContext, _request: Any) -> Answer:
-        return cluster_answer(context.api_version, self.node)
+        return cluster_answer(context.api_version, self._nodes.live)
 
     async def _heartbeat(self, context: RequestContext, request: Any) -> Answer:
         grant, names = context.grant, request.subscribed_topic_names

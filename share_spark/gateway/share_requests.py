@@ -11,7 +11,6 @@ from kio.schema.errors import ErrorCode as WireError
 from kio.static.protocol import ResponsePayload
 
 from share_spark.gateway.apis import SHARE_ACKNOWLEDGE
-from share_spark.gateway.cluster_answers import NODE_ID
 from share_spark.gateway.group_clients import FetchedRecords
 from share_spark.gateway.message_maker import make_message
 from share_spark.gateway.share_fetch_answer import AcquiredRange, FetchedPartition, FetchedTopic, ShareFetchAnswer
@@ -19,6 +18,9 @@ from share_spark.kafka.topic_ids import topic_id_of, uuid_of
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition.kafka_modes import TypedBatch
+
+_NOT_TOLD = 0
+"""The present leader in an answer: it is told, as by a broker, only with an error that says that it is another one."""
 
 Results = Mapping[SharePartitionKey, FetchedRecords]
 
@@ -70,7 +72,7 @@ def _fetched(partition: int, found: FetchedRecords) -> FetchedPartition:
         acquired=[AcquiredRange(*one) for one in found.acquired],
         error_code=found.error,
         acknowledge_error_code=found.acknowledge_error or ErrorCode.NONE,
-        leader_id=NODE_ID,
+        leader_id=_NOT_TOLD,
     )
 
 
@@ -107,7 +109,7 @@ def _acknowledged(partition: int, found: FetchedRecords) -> dict[str, Any]:
         "partition_index": partition,
         "error_code": WireError(found.acknowledge_error or ErrorCode.NONE),
         "error_message": None,
-        "current_leader": {"leader_id": NODE_ID, "leader_epoch": 0},
+        "current_leader": {"leader_id": _NOT_TOLD, "leader_epoch": 0},
     }
 
 

@@ -14,7 +14,6 @@ from share_spark.coordinator import sessions
 from share_spark.coordinator.fault import Fault
 from share_spark.coordinator.sessions import FetchLimits, SessionKey, SessionStep, ShareAcknowledge, ShareSession
 from share_spark.gateway.access import GROUP_REFUSED, Grant
-from share_spark.gateway.cluster_answers import NODE_ID
 from share_spark.gateway.group_clients import Acknowledgements, Fetch, FetchedRecords
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.served_groups import NotServedError, ServedGroup, ServedGroups
@@ -42,6 +41,9 @@ _NO_RIGHT = FetchedRecords(
     error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, acknowledge_error=ErrorCode.TOPIC_AUTHORIZATION_FAILED
 )
 
+_HERE = 0
+"""The node of a client that asks here; other nodes pass on what theirs ask."""
+
 _MODES: Mapping[int, AcquireMode] = {0: AcquireMode.BATCH_OPTIMIZED, 1: AcquireMode.RECORD_LIMIT}
 
 
@@ -57,7 +59,7 @@ class ShareService:
 
     async def fetch(self, context: RequestContext, request: Any) -> ShareFetchAnswer:
         """Answer a ShareFetch."""
-        key, grant = _session_key(request), context.grant
+        key, grant = _session_key(context, request), context.grant
         group = self._group(key.group_id, grant)
         acknowledged = acknowledged_in(key.group_id, request.topics)
         asked = _share_fetch(request, acknowledged)
@@ -70,6 +72,7 @@ class ShareService:
             has_room=len(self._sessions) < self.groups.stored.config.max_share_sessions,
         )
         if isinstance(step, Fault):
+            await self._take_late(group, grant, step, request, acknowledged)
             return await _refused_fetch(step, asked.limits)
         self._put(key, step.session, context.connection_id)
         results = await self._results(group, grant, step, _fetch_of(request, acknowledged, step))
@@ -77,7 +80,7 @@ class ShareService:
 
     async def acknowledge(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ShareAcknowledge."""
-        key, grant = _session_key(request), context.grant
+        key, grant = _session_key(context, request), context.grant
         group = self._group(key.group_id, grant)
         if isinstance(group, Fault):
             return acknowledge_refusal(context.api_version, *group)
@@ -87,6 +90,7 @@ class ShareService:
         )
         step = sessions.acknowledge(self._sessions.get(key), asked)
         if isinstance(step, Fault):
+            await self._take_late(group, grant, step, request, acknowledged)
             return acknowledge_refusal(context.api_version, *step)
         self._put(key, step.session, context.connection_id)
         results = await self._results(group, grant, step, _fetch_of(request, acknowledged, step))
@@ -123,7 +127,10 @@ class ShareService:
 
     def _release(self, key: SessionKey, held: Iterable[SharePartitionKey]) -> None:
         """Give back, beside all else, what the member holds of these."""
-        group = self.groups.get(key.group_id)
+        try:
+            group = self.groups.get(key.group_id)
+        except NotServedError:  # another gateway has it by now, and ends the locks
+            return
         release = group.clients.fetch(Fetch(client_owner(key.member_id), held=tuple(held)))
         task = asyncio.create_task(_finished(release))
         self._releases.add(task)
@@ -150,6 +157,15 @@ class ShareService:
         }
         return missing | await group.clients.fetch(wanted)
 
+    async def _take_late(
+        self, group: ServedGroup, grant: Grant, fault: Fault, request: Any, acknowledged: Acknowledgements
+    ) -> None:
+        """Take acknowledgements of a member whose session is not known here: it may have been opened at a gateway that
+        is gone. The log knows what the member holds; the client is told of the session all the same, and drops them."""
+        if fault.code is ErrorCode.SHARE_SESSION_NOT_FOUND and acknowledged:
+            step = SessionStep(None, tuple(acknowledged))
+            await self._results(group, grant, step, _fetch_of(request, acknowledged, step))
+
     async def _answered(
         self,
         group: ServedGroup,
@@ -168,8 +184,8 @@ class ShareService:
         return fetch_answer(_of(answer.listed, results), group.clients.lock_duration_ms)
 
 
-def _session_key(request: Any) -> SessionKey:
-    return SessionKey(request.group_id or "", request.member_id or "", NODE_ID)
+def _session_key(context: RequestContext, request: Any) -> SessionKey:
+    return SessionKey(request.group_id or "", request.member_id or "", _HERE if context.via is None else context.via)
 
 
 def _share_fetch(request: Any, acknowledged: Acknowledgements) -> sessions.ShareFetch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from share_spark.model.errors import ConfigError
 
 _CERTIFICATE, _KEY = "CERTIFICATE-----", "PRIVATE KEY-----"
 """A part of each PEM file of this kind."""
+
+_BEGIN, _END = (f"-----{word} CERTIFICATE-----" for word in ("BEGIN", "END"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,20 @@ class Tls:
             _check("client CA", self.client_ca, _CERTIFICATE)
             _load_authorities(context, self.client_ca)
         return context
+
+    def to_others(self) -> ssl.SSLContext:
+        """Return the context for connections to other gateways. They are known by their fingerprints, not by names, and
+        this one shows its own certificate where they ask for one."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        _load_key(context, self)
+        return context
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the certificate."""
+        chain = _check("certificate", self.certificate, _CERTIFICATE)
+        begin, end = chain.index(_BEGIN), chain.index(_END) + len(_END)
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(chain[begin:end])).hexdigest()
 
 
 def _check(what: str, file: str, mark: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from share_spark.gateway.apis import DESCRIBE_TOPIC_PARTITIONS, LIST_OFFSETS
 from share_spark.gateway.cluster_answers import described_partition
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.message_maker import make_message
+from share_spark.gateway.nodes import Node, Nodes
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.kafka.topic_ids import uuid_of
 from share_spark.model.errors import TopicError, TopicUnreachableError
@@ -33,13 +34,14 @@ class TopicAdmin:
     """The answers to requests about topics."""
 
     catalog: TopicCatalog
+    nodes: Nodes
 
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DescribeTopicPartitions, always whole: its limit is not needed, and there is never more to come."""
         names = [topic.name for topic in request.topics]
         may = context.grant.topic
         found = await asyncio.to_thread(self._named, names, may)
-        topics = [_topic(name, found.get(name), may(name)) for name in names or sorted(found)]
+        topics = [_topic(name, found.get(name), may(name), self.nodes.live) for name in names or sorted(found)]
         values = {"throttle_time": timedelta(), "topics": topics, "next_cursor": None}
         return make_message(load_response_schema(DESCRIBE_TOPIC_PARTITIONS.key, context.api_version), values)
 
@@ -103,12 +105,14 @@ def _listed(partition: int, error: WireError, offset: int) -> dict[str, Any]:
     }
 
 
-def _topic(name: str, found: TopicMetadata | None, may: bool) -> dict[str, Any]:
+def _topic(name: str, found: TopicMetadata | None, may: bool, nodes: Sequence[Node]) -> dict[str, Any]:
     missing = WireError.unknown_topic_or_partition if may else WireError.topic_authorization_failed
+    partitions = [] if found is None else range(found.partitions)
+    topic_id = "" if found is None else found.topic_id
     return {
         "error_code": missing if found is None else WireError.none,
         "name": name,
         "topic_id": None if found is None else uuid_of(found.topic_id),
         "is_internal": False,
-        "partitions": [] if found is None else [described_partition(number) for number in range(found.partitions)],
+        "partitions": [described_partition(topic_id, number, nodes) for number in partitions],
     }

@@ -54,12 +54,12 @@ class BrokerConnection:
 
     def ask(self, request: RequestPayload, answer: type[_Answer]) -> _Answer:
         """Send a request, and return the answer. ``answer``: its type, of the version of the request."""
-        message = _encoded(request)
+        message = encoded_request(request)
         self.socket.sendall(len(message).to_bytes(4) + message)
         size = int.from_bytes(self._received(4))
         if size > _MOST_BYTES:
             raise ValueError("the answer is too long")
-        return _decoded(self._received(size), answer)
+        return decoded_answer(self._received(size), answer)
 
     def _received(self, length: int) -> bytes:
         found = bytearray()
@@ -85,7 +85,8 @@ class BrokerConnection:
                 return
 
 
-def _encoded(request: RequestPayload) -> bytes:
+def encoded_request(request: RequestPayload) -> bytes:
+    """Return a request with its header."""
     header = request.__header_schema__(
         request_api_key=request.__api_key__,
         request_api_version=request.__version__,
@@ -98,7 +99,8 @@ def _encoded(request: RequestPayload) -> bytes:
     return content.getvalue()
 
 
-def _decoded(content: bytes, kind: type[_Answer]) -> _Answer:
+def decoded_answer(content: bytes, kind: type[_Answer]) -> _Answer:
+    """Return the answer to an ``encoded_request``. Raises ValueError."""
     # The number is checked before the body: for an array that claims to be very long, kio 0.6 asks for so much memory
     # that the process may abort. A reply that is no answer to our request is refused here.
     header, begin = _read(content, 0, kind.__header_schema__)

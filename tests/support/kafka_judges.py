@@ -27,6 +27,7 @@ from share_spark.delta.location import Location
 from share_spark.gateway import group_host
 from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_host import GroupPlace
+from share_spark.gateway.nodes import LoneNode, Node
 from share_spark.gateway.served_groups import AnyGroup
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.gateway.topic_source import TopicSource
@@ -120,7 +121,8 @@ def _gateway(servers: str, state: Path, broker_settings: Mapping[str, str]) -> I
     source = TopicSource.of_cluster(KafkaOptions.parse({"bootstrap.servers": servers}), config)
     place = GroupPlace(state=Location.parse(str(state)), log=source.log, kafka=source.kafka, config=config)
     catalog = TopicCatalog(source.log)
-    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms)
+    alone = LoneNode(Node(1, Address("127.0.0.1", 0)))
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms, nodes=alone)
     gateway = Gateway.open(Address("127.0.0.1", 0), groups, catalog)
     try:
         yield gateway.address

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any, NamedTuple
 
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
@@ -17,6 +22,8 @@ from share_spark.delta.location import Location
 from share_spark.gateway.door import Door
 from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_host import GroupPlace
+from share_spark.gateway.node_register import NodeRegister
+from share_spark.gateway.nodes import LoneNode, Node
 from share_spark.gateway.served_groups import AnyGroup
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.gateway.topic_source import TopicSource
@@ -60,13 +67,40 @@ class Place(NamedTuple):
         *,
         clock: Callable[[], int] = wall_clock_ms,
         door: Door | None = None,
+        node_id: int | None = 1,
         **settings: object,
     ) -> Iterator[Address]:
         """A gateway in this process. ``clock``: by which sessions of members end."""
         source = TopicSource.of_table(None, Location.parse(self.topics))
-        more: dict[str, Any] = {"clock": clock, "dead_letters": self.dead_letters, "door": door}
+        more: dict[str, Any] = {"clock": clock, "dead_letters": self.dead_letters, "door": door, "node_id": node_id}
         with serving(source, self.state, settings_of(settings), port, **more) as address:
             yield address
+
+
+class GatewayProcess:
+    """`share-spark gateway` as a process."""
+
+    def __init__(self, place: Place, port: int = 0, options: Sequence[str] = ()) -> None:
+        command = [sys.executable, "-m", "share_spark.cli", "gateway", "--state", place.state]
+        command += ["--topic-table", place.topics, "--listen", f"127.0.0.1:{port}", "--starting", "earliest", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"connect to 127\.0\.0\.1:(\d+)", line)
+        assert found is not None, line
+        self.address = Address("127.0.0.1", int(found[1]))
+
+    def __enter__(self) -> GatewayProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end(signal.SIGKILL)
+
+    def end(self, number: signal.Signals) -> tuple[int, str]:
+        """Signal it, and return (exit code, what it printed to standard error)."""
+        self.process.send_signal(number)
+        _, printed = self.process.communicate(timeout=30)
+        return self.process.returncode, printed
 
 
 def settings_of(given: Mapping[str, object]) -> GroupConfig:
@@ -85,8 +119,10 @@ def serving(
     clock: Callable[[], int] = wall_clock_ms,
     dead_letters: str | None = None,
     door: Door | None = None,
+    node_id: int | None = 1,
 ) -> Iterator[Address]:
-    """A gateway to these topics, in this process."""
+    """A gateway to these topics, in this process. ``node_id`` None: it neither knows of others nor tells them of
+    itself."""
     place = GroupPlace(
         state=Location.parse(state),
         log=source.log,
@@ -95,9 +131,14 @@ def serving(
         config=config,
         dead_letters=DeltaDeadLetters(dead_letters) if dead_letters else None,
     )
-    catalog = TopicCatalog(source.log)
-    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=clock)
-    gateway = Gateway.open(Address("127.0.0.1", port), groups, catalog, door=door)
+    catalog, way, listen = TopicCatalog(source.log), door or Door(), Address("127.0.0.1", port)
+    me = Node(node_id or 1, listen, token_urlsafe(), way.certificate)
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=clock, nodes=LoneNode(me))
+    if node_id is None:
+        gateway = Gateway.open(listen, groups, catalog, door=way)
+    else:
+        groups.nodes = register = NodeRegister.at(place.state, me)
+        gateway = Gateway.beside_others(listen, groups, catalog, register, door=way)
     try:
         yield gateway.address
     finally:

@@ -208,7 +208,12 @@ def test_a_group_with_members_is_not_changed(place: Place) -> None:
 
 
 def test_a_group_that_another_engine_runs_is_not_changed(place: Place) -> None:
-    with place.gateway() as first, place.gateway() as second, asking(second) as tools, consumer(first) as found:
+    with (
+        place.gateway() as first,
+        place.gateway(node_id=None) as second,
+        asking(second) as tools,
+        consumer(first) as found,
+    ):
         polled(found)
         assert tools.listed() == {GROUP: "Stable"}
         assert (tools.alter((TOPIC, 0, 3)).error_code, tools.delete()) == (NON_EMPTY, NON_EMPTY)

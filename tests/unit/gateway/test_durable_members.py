@@ -113,7 +113,7 @@ def test_sessions_begin_anew_with_the_gateway(place: Place) -> None:
 def test_another_gateway_takes_over_and_the_first_writes_no_more(place: Place) -> None:
     with place.gateway() as first:
         members = joined(first, "m1", "m2")
-        with place.gateway() as second, connection(first) as at:
+        with place.gateway(node_id=None) as second, connection(first) as at:
             expect_as_before(second, *members)
             group = stored(place)
             assert RawMember("late").beat(at, TOPIC, epoch=0, attempts=1) == LOADING

@@ -36,9 +36,8 @@ from share_spark.kafka.options import KafkaOptions
 from tests.support.certificates import Authority
 from tests.support.gateway_client import GatewayClient, coordinator_request, head
 from tests.support.requests_of_clients import request_frame
-from tests.support.share_consumers import Place, consumer, work_off
+from tests.support.share_consumers import GatewayProcess, Place, consumer, work_off
 from tests.unit.gateway.test_server import Echo, wait_for
-from tests.unit.gateway.test_share_consumer import GatewayProcess
 
 HOST = "127.0.0.1"
 SECRET = "hunter2, ½"

@@ -107,7 +107,7 @@ def limits(connections: int = 100, **of_one: Any) -> ServerLimits:
 def test_a_request_is_answered(echo: Echo) -> None:
     with gateway(echo) as address, GatewayClient(address) as client:
         assert client.ask("group") == "group"
-        assert echo.contexts == [RequestContext(1, "test", "127.0.0.1", 10, 0)]
+        assert echo.contexts == [RequestContext(1, "test", "127.0.0.1", 10, 0, frame=coordinator_request("group"))]
 
 
 @pytest.mark.parametrize("version", range(5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from share_spark.coordinator.group import ShareGroup
 from share_spark.delta.location import Location
 from share_spark.engine.batch_reader import BATCH_RECORDS, BatchReader, RecordBatch
 from share_spark.gateway.topic_source import TopicSource
-from share_spark.kafka.broker_connection import Address
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import TopicPartition
 from share_spark.output.dead_letter_table import DeltaDeadLetters
@@ -31,6 +29,7 @@ from tests.support.raw_members import stored
 from tests.support.share_consumers import (
     GROUP,
     TOPIC,
+    GatewayProcess,
     Place,
     consumer,
     polled,
@@ -213,32 +212,6 @@ def test_a_partition_that_cannot_be_read_now_holds_up_no_other(tmp_path: Path) -
         said += work_off(found, 25, lambda _: ACCEPT)
     assert len(said) == 100
     assert max(said.values()) == 1
-
-
-class GatewayProcess:
-    """`share-spark gateway` as a process."""
-
-    def __init__(self, place: Place, port: int = 0, options: Sequence[str] = ()) -> None:
-        command = [sys.executable, "-m", "share_spark.cli", "gateway", "--state", place.state]
-        command += ["--topic-table", place.topics, "--listen", f"127.0.0.1:{port}", "--starting", "earliest", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.search(r"connect to 127\.0\.0\.1:(\d+)", line)
-        assert found is not None, line
-        self.address = Address("127.0.0.1", int(found[1]))
-
-    def __enter__(self) -> GatewayProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end(signal.SIGKILL)
-
-    def end(self, number: signal.Signals) -> tuple[int, str]:
-        """Signal it, and return (exit code, what it printed to standard error)."""
-        self.process.send_signal(number)
-        _, printed = self.process.communicate(timeout=30)
-        return self.process.returncode, printed
 
 
 def accepted_in(found: ShareConsumer, rounds: int) -> Counter[int]:
