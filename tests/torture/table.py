@@ -102,8 +102,11 @@ class Table:
         self.rows.update(numbers)
 
     def ours_overwritten(self) -> None:
-        """Delta's writer has looked before our commit was there, and renames over it; we notice before the next one."""
+        """Delta's writer has looked before our commit was there, and renames over it; we notice before the next one.
+        That is a matter of moments: nobody has made a checkpoint of our commit meanwhile."""
         newest_version = self.files.latest_version()
+        if self.files.checkpoint()[0] == newest_version:
+            return
         for writer in self.writers:
             own = writer.appends.log.own if writer.appends is not None else None
             if writer.last and own is not None and own.version == newest_version:
