@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from share_spark import Message, ShareGroupAdmin
+from share_spark.gateway.nodes import Node, owner_of
 from share_spark.kafka.broker_connection import Address
 from tests.support.broker import running_broker
 from tests.support.kafka_tools import (
@@ -197,3 +198,25 @@ def test_configs_of_a_group(place: Place) -> None:
             polled(found)
     settings = {one.name: one.value for one in ShareGroupAdmin(place.state).describe_configs(GROUP)}
     assert (settings[limit], settings["share.record.lock.duration.ms"]) == ("7", "30000")
+
+
+def test_tools_may_be_pointed_at_any_of_several_gateways(place: Place) -> None:
+    groups = [f"group-{number}" for number in range(4)]
+    nodes = [Node(number, Address("", 0)) for number in (1, 2)]
+    assert {owner_of(group, nodes).node_id for group in groups} == {1, 2}
+    with place.gateway(node_id=1) as first, place.gateway(node_id=2) as second:
+        for group, address in zip(groups, (first, second, first, second), strict=True):
+            eager = ("--group-id", group, "--topic", TOPIC, "--offset-reset-strategy", "earliest")
+            with running_tool(VERIFIABLE, address, *eager, "--acknowledgement-mode", "sync") as member:
+                events = [json.loads(member.wait_for('"records_consumed"'))]
+                while sum(event.get("count", 0) for event in events if event["name"] == "records_consumed") < RECORDS:
+                    events.append(json.loads(member.wait_for('"records_consumed"')))
+                member.wait_for('"offsets_acknowledged"')
+        for address in (first, second):
+            assert sorted(tool(GROUPS, address, "--list").lines) == groups
+            for group in groups:
+                described = tool(GROUPS, address, "--describe", "--group", group)
+                assert [line.split()[:4] for line in described.lines[-2:]] == [
+                    [group, TOPIC, "0", str(RECORDS // 2)],
+                    [group, TOPIC, "1", str(RECORDS // 2)],
+                ], described.text
