@@ -152,7 +152,7 @@ SETTINGS: Mapping[str, _Setting] = {
         _one_of("read_uncommitted", "read_committed"),
         fixed="what is in flight was acquired by the level that the topics were opened with",
     ),
-    "session_timeout_ms": _Setting("share.session.timeout.ms", 45_000, _milliseconds(1_000, _LONGEST_MS)),
+    "session_timeout_ms": _Setting("share.session.timeout.ms", 45_000, _milliseconds(100, _LONGEST_MS)),
     "heartbeat_interval_ms": _Setting("share.heartbeat.interval.ms", 5_000, _milliseconds(100, _LONGEST_MS)),
     "backoff_policy": _Setting("share.record.redelivery.backoff.policy", "none", _one_of(*BackoffPolicy)),
     "backoff_ms": _Setting("share.record.redelivery.backoff.ms", 1_000, _milliseconds(1, MOST_DELAY_MS)),
@@ -191,7 +191,7 @@ SETTINGS: Mapping[str, _Setting] = {
         f"{which}_{field}": _Setting(f"group.share.{which}.{key}", bound, read, fixed=_OF_THE_GATEWAY)
         for field, key, low in (
             ("lock_duration_ms", "record.lock.duration.ms", 1_000),
-            ("session_timeout_ms", "session.timeout.ms", 1_000),
+            ("session_timeout_ms", "session.timeout.ms", 100),
             ("heartbeat_interval_ms", "heartbeat.interval.ms", 100),
         )
         for which, bound in (("min", low), ("max", _LONGEST_MS))
