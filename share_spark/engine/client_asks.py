@@ -137,6 +137,12 @@ class ClientAsks:
                     asked.setdefault(key, []).extend(_below(end_offset, requests))
         return asked
 
+    def leave(self) -> Mapping[SharePartitionKey, Sequence[KafkaRequest]]:
+        """Take nothing, and return nothing. What a micro-batch has taken that failed is left without an answer: this
+        one decides something else. It is refused once the engine has ended."""
+        self._taken = ()
+        return {}
+
     @property
     def concern_group(self) -> bool:
         """Whether members have asked something."""

@@ -283,7 +283,7 @@ class ShareGroupEngine:
         if phase is Phase.RUNS:
             self._config = self.ports.config()
             self._look_at_pauses(topics.names(), all_ends, now_ms)
-        asked = self._asks.take(all_ends, self._paused, self._config) if phase is Phase.RUNS else {}
+        asked = self._asks.take(all_ends, self._paused, self._config) if phase is Phase.RUNS else self._asks.leave()
         ends = self._busy.ends(self._summaries, self._pending.ranges.keys() | asked.keys())
         ends, initial_offsets = self._reach.beginnings(self._summaries, ends, self._config.offset_reset, limit_ms)
         traces = self._traces({**ends, **self._pending.ranges})  # before the search: they show how it has to be done

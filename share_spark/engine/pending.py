@@ -62,14 +62,15 @@ class PendingAcknowledgements:
     def _cut_by_error(
         self, outcome: PartitionOutcome, runs: Sequence[ArchivedRange]
     ) -> list[list[tuple[int, int, str | None]]]:
-        """Cut each run into pieces of one error. A client of Kafka's protocol gives none."""
+        """Cut each run into pieces of one error. A client of Kafka's protocol gives none, whatever a handler has said
+        of the attempt before."""
         span = self.spans.get(outcome.key)
         ranges, errors = (span.ranges, span.errors) if span is not None else ((), ())
         by_clients = outcome.ended_by_clients
         are_answered = are_inside(ranges, [run.first_offset for run in runs])
         return [
             cut_by_error(run.first_offset, run.last_offset, errors)
-            if is_answered
+            if is_answered and run.first_offset not in by_clients
             else [(run.first_offset, run.last_offset, None if run.first_offset in by_clients else ENGINE_LOST)]
             for run, is_answered in zip(runs, are_answered, strict=True)
         ]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from share_spark.coordinator.group import GroupRequests, ShareGroup
 from share_spark.engine.client_asks import ClientAnswer, ClientAsk, GroupAnswer, GroupAsk
 from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
-from share_spark.model.errors import ShareError
+from share_spark.model.errors import FencedError, ShareError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.requests import PartitionResponse
 from share_spark.partition.kafka_modes import KafkaRequest
@@ -42,7 +42,7 @@ class ClientQueue:
         self._news = threading.Condition()
         self._asked: list[ClientAsk] = []
         self._group_ask: GroupAsk | None = None
-        self._is_open = self._is_woken = False
+        self._is_open = self._is_woken = self._was_replaced = False
         self.group: ShareGroup | None = None
         self.engines = 0
         self.config = config
@@ -52,7 +52,7 @@ class ClientQueue:
         self._changed_at: dict[SharePartitionKey, int] = {}
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._opened = asyncio.Event()
-        self._watched: dict[SharePartitionKey, set[asyncio.Event]] = {}
+        self._watched: dict[SharePartitionKey, dict[asyncio.Event, None]] = {}  # who waits longest is first
 
     # ---------------------------------------------------------------------------------- for the event loop
 
@@ -91,6 +91,11 @@ class ClientQueue:
         """Whether an engine takes what is asked."""
         return self._is_open
 
+    @property
+    def was_replaced(self) -> bool:
+        """Whether the engine has ended because another one, elsewhere, has the group."""
+        return self._was_replaced
+
     async def is_open_within(self, seconds: float) -> bool:
         """Wait for an engine, at most so long. Return whether there is one."""
         self._loop = asyncio.get_running_loop()  # first: an engine that opens from now on says so in the loop
@@ -106,14 +111,14 @@ class ClientQueue:
             return
         event = asyncio.Event()
         for key in keys:
-            self._watched.setdefault(key, set()).add(event)
+            self._watched.setdefault(key, {})[event] = None
         try:
             await asyncio.wait_for(event.wait(), seconds)
         except TimeoutError:
             return
         finally:
             for key in keys:
-                self._watched[key].discard(event)
+                self._watched[key].pop(event, None)
                 if not self._watched[key]:
                     del self._watched[key]
 
@@ -125,7 +130,7 @@ class ClientQueue:
         self._call_in_loop(self.on_forget, None)
         with self._news:
             self.group, self.engines = group, self.engines + 1
-            self._is_open = True
+            self._is_open, self._was_replaced = True, False
         self._call_in_loop(self._opened.set)
 
     def take(self) -> Sequence[ClientAsk]:
@@ -161,6 +166,7 @@ class ClientQueue:
         """See ``Clients``."""
         with self._news:
             self._is_open, self._asked, self._group_ask = False, [], None
+            self._was_replaced = isinstance(fault, FencedError)
         self._call_in_loop(self._give_up, fault)
 
     def wait(self, seconds: float) -> None:

@@ -95,15 +95,18 @@ class GroupClients:
             if answered is None:
                 return {**{key: FetchedRecords() for key in wanted.keys}, **found, **_unavailable(wanted)}
             found |= self._results(wanted, answered, reads, found)
+            if not wanted.keys or any(one.acquired or one.error for one in found.values()):
+                return found
+            missing = self._begin_reads(wanted.keys)
             left_s = until - asyncio.get_running_loop().time()
-            if not wanted.keys or left_s <= 0 or any(one.acquired or one.error for one in found.values()):
+            if left_s <= 0:
                 return found
             wanted = wanted._replace(acknowledged={}, held=())
             asked |= shares.keys()
             if len(asked) < len(wanted.keys):
                 continue
             asked.clear()
-            if not await self._filled(wanted.keys, left_s):
+            if not await _filled(missing, left_s):
                 await self.queue.changed(wanted.keys, answered.moment, left_s)
 
     def _forget(self, keys: Iterable[SharePartitionKey] | None) -> None:
@@ -140,15 +143,18 @@ class GroupClients:
         reads: Mapping[SharePartitionKey, Sequence[Read]],
         until: float,
     ) -> Answered | None:
-        """Ask; None if no engine has answered in time. What acknowledges waits longer than what only fetches."""
+        """Ask; None if no engine has answered in time. What acknowledges waits longer than what only fetches. What a
+        session held at its end is given back now or not at all: later its member may hold other records, by a session
+        that it has opened meanwhile, perhaps elsewhere."""
         loop = asyncio.get_running_loop()
-        last = max(until, loop.time() + _PATIENCE_S) if wanted.acknowledged or wanted.held else until
+        last = max(until, loop.time() + _PATIENCE_S) if wanted.acknowledged else until
         while True:
             try:
                 return await self.queue.ask(_requests(wanted, shares, reads))
             except GroupUnavailableError:
                 if loop.time() >= last:
                     return None
+                wanted = wanted._replace(held=())
                 await asyncio.sleep(min(_RETRY_S, max(0.0, last - loop.time())))
 
     def _results(
@@ -182,17 +188,25 @@ class GroupClients:
             reads.read_on()
         return tuple(response.acquired)
 
-    async def _filled(self, keys: Sequence[SharePartitionKey], seconds: float) -> bool:
-        """Read where something is to be fetched and was not read; return whether there is something to ask for now. A
-        read that takes longer than ``seconds`` goes on, for the next fetch."""
+    def _begin_reads(self, keys: Sequence[SharePartitionKey]) -> list[PartitionReads]:
+        """Begin to read where something is to be fetched and was not read. Also if this fetch has no time for it: where
+        micro-batches take longer than fetches wait, the next one would find no more than this one."""
         missing = [reads for key in keys if not (reads := self._reads_of(key)).holds(reads.next_fetch_offset)]
-        results: Sequence[BaseException | None] = ()
-        with suppress(TimeoutError):
-            fills = asyncio.gather(*(reads.fill() for reads in missing), return_exceptions=True)
-            results = await asyncio.wait_for(fills, seconds)
-        for fault in results:
-            _note_fault(fault)
-        return any(reads.holds(reads.next_fetch_offset) for reads in missing)
+        for reads in missing:
+            reads.begin()
+        return missing
+
+
+async def _filled(missing: Sequence[PartitionReads], seconds: float) -> bool:
+    """Wait for these reads; return whether there is something to ask for now. A read that takes longer than ``seconds``
+    goes on, for the next fetch."""
+    results: Sequence[BaseException | None] = ()
+    with suppress(TimeoutError):
+        fills = asyncio.gather(*(reads.fill() for reads in missing), return_exceptions=True)
+        results = await asyncio.wait_for(fills, seconds)
+    for fault in results:
+        _note_fault(fault)
+    return any(reads.holds(reads.next_fetch_offset) for reads in missing)
 
 
 def _requests(

@@ -45,12 +45,18 @@ from share_spark.model.errors import ErrorCode
 _PATIENCE_S = 3.0
 """The time for which a heartbeat waits for an engine. Clients ask again after the error that follows."""
 
+_PATIENCE_REPLACED_S = 0.5
+"""The same where the engine was replaced. Clients look for the coordinator then, without a pause if they find this one
+again."""
+
 _LEAST_WAIT_S = 0.5
 """The least time between two looks for sessions that have ended."""
 
 _NO_ENGINE = HeartbeatResponse(
     error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error_message="No engine has the group at present."
 )
+
+_REPLACED = HeartbeatResponse(error=ErrorCode.NOT_COORDINATOR, error_message="Another engine has the group, elsewhere.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,8 +79,9 @@ class GroupMembers:
         named = request.subscribed_topic_names or ()
         if not self.queue.is_open:
             await self.topics.of(named)  # the engine begins
-            if not await self.queue.is_open_within(_PATIENCE_S):
-                return _NO_ENGINE
+            patience_s = _PATIENCE_REPLACED_S if self.queue.was_replaced else _PATIENCE_S
+            if not await self.queue.is_open_within(patience_s):
+                return self._without_engine
         topics = await self.topics.of(self.group.subscribed_topic_names.union(named))
         decision = decide_together(self.group, self._requests([request], topics))
         if decision.records:
@@ -88,6 +95,12 @@ class GroupMembers:
     def limits(self) -> GroupLimits:
         """The limits of members, by the settings of the group."""
         return GroupLimits.of(self.queue.config)
+
+    @property
+    def _without_engine(self) -> HeartbeatResponse:
+        """The answer while no engine has the group here. Clients stay after the one, and go elsewhere after the
+        other."""
+        return _REPLACED if self.queue.was_replaced else _NO_ENGINE
 
     @property
     def is_known(self) -> bool:
@@ -125,7 +138,7 @@ class GroupMembers:
             try:
                 responses = await self._responses([request for request, _ in taken])
             except GroupUnavailableError:
-                _answer(taken, [_NO_ENGINE] * len(taken))
+                _answer(taken, [self._without_engine] * len(taken))
             except Exception as fault:  # noqa: BLE001 - whoever asked is told, and the others go on
                 _refuse(taken, fault)
             else:

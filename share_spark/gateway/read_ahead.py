@@ -103,6 +103,10 @@ class PartitionReads:
         """The number of offsets that were read, from the fetch offset on: what a client could be given at once."""
         return sum(read.offsets_from(self.next_fetch_offset) for read in self.reads)
 
+    def begin(self) -> None:
+        """Begin to read at the fetch offset, beside all else."""
+        self._begin(self.next_fetch_offset)
+
     async def fill(self) -> None:
         """Read at the fetch offset unless that was read; wait for it. Raises as ``BatchReader.read``."""
         if not self.holds(self.next_fetch_offset):

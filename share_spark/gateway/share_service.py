@@ -14,7 +14,7 @@ from share_spark.coordinator import sessions
 from share_spark.coordinator.fault import Fault
 from share_spark.coordinator.sessions import FetchLimits, SessionKey, SessionStep, ShareAcknowledge, ShareSession
 from share_spark.gateway.access import GROUP_REFUSED, Grant
-from share_spark.gateway.group_clients import Acknowledgements, Fetch, FetchedRecords
+from share_spark.gateway.group_clients import Acknowledgements, Fetch, FetchedRecords, GroupClients
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.served_groups import NotServedError, ServedGroup, ServedGroups
 from share_spark.gateway.share_fetch_answer import ShareFetchAnswer
@@ -29,7 +29,8 @@ from share_spark.gateway.share_requests import (
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey, client_owner
-from share_spark.partition.kafka_modes import AcquireMode
+from share_spark.model.requests import AcknowledgeType
+from share_spark.partition.kafka_modes import AcquireMode, TypedBatch
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class ShareService:
             held = None if session is None else sessions.released_with(session, str(connection_id))
             if held is not None:
                 del self._sessions[key]
-                self._release(key, held)
+                self._give_back(key, Fetch(client_owner(key.member_id), held=held))
 
     def _group(self, group_id: str, grant: Grant) -> ServedGroup | Fault:
         """Return the group, or why this user is not served."""
@@ -125,14 +126,13 @@ class ShareService:
             self._sessions[key] = session
             self._of_connection.setdefault(connection_id, set()).add(key)
 
-    def _release(self, key: SessionKey, held: Iterable[SharePartitionKey]) -> None:
-        """Give back, beside all else, what the member holds of these."""
+    def _give_back(self, key: SessionKey, wanted: Fetch) -> None:
+        """Give back, beside all else, what a member holds."""
         try:
             group = self.groups.get(key.group_id)
         except NotServedError:  # another gateway has it by now, and ends the locks
             return
-        release = group.clients.fetch(Fetch(client_owner(key.member_id), held=tuple(held)))
-        task = asyncio.create_task(_finished(release))
+        task = asyncio.create_task(_given_back(group.clients, wanted))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
@@ -177,7 +177,7 @@ class ShareService:
         failed = [found for found, one in results.items() if one.error]
         answer = sessions.answered(self._sessions.get(key), step, delivered, failed)
         if isinstance(answer, Fault):
-            self._release(key, delivered)
+            self._give_back(key, _without_takers(client_owner(key.member_id), results))
             return ShareFetchAnswer(error_code=answer.code, error_message=answer.message)
         if answer.session is not None:
             self._sessions[key] = answer.session
@@ -226,6 +226,19 @@ def _fetch_of(request: Any, acknowledged: Acknowledgements, step: SessionStep) -
     )
 
 
+def _without_takers(owner: str, results: Mapping[SharePartitionKey, FetchedRecords]) -> Fetch:
+    """Return what gives back the records of an answer that is not given. What else the member holds, it has from the
+    session that has taken the place of this one."""
+    acquired = {key: one.acquired for key, one in results.items() if one.acquired}
+    return Fetch(
+        owner,
+        acknowledged={
+            key: [TypedBatch(first, last, (AcknowledgeType.RELEASE,)) for first, last, _ in ranges]
+            for key, ranges in acquired.items()
+        },
+    )
+
+
 def _of(
     keys: Iterable[SharePartitionKey], results: Mapping[SharePartitionKey, FetchedRecords]
 ) -> dict[SharePartitionKey, FetchedRecords]:
@@ -239,9 +252,9 @@ async def _refused_fetch(fault: Fault, limits: FetchLimits) -> ShareFetchAnswer:
     return ShareFetchAnswer(error_code=fault.code, error_message=fault.message)
 
 
-async def _finished(release: Any) -> None:
-    """Wait for a release. What no engine takes ends with its lock."""
+async def _given_back(clients: GroupClients, wanted: Fetch) -> None:
+    """Wait until it is given back. What no engine takes ends with its lock."""
     try:
-        await release
+        await clients.fetch(wanted)
     except Exception:  # noqa: BLE001 - nobody waits for it
         _log.exception("what a client held could not be given back; its locks will run out")

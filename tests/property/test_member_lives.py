@@ -141,7 +141,7 @@ class Play:
         group = self.world.stored()
         (answer,) = await zombie.beat([heartbeat("late", 0, TOPIC)])
         assert answer is not None
-        assert answer.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert answer.error is ErrorCode.NOT_COORDINATOR
         assert self.world.stored() == group
         zombie.kill()
 

@@ -18,7 +18,7 @@ from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.topic_ids import topic_id_of
 from tests.support.share_consumers import GROUP, TOPIC, Place
 
-LOADING = 14
+LOADING, NOT_COORDINATOR = 14, 16
 
 
 @dataclass(slots=True)

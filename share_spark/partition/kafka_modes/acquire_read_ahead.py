@@ -26,7 +26,7 @@ def acquire_read_ahead(
 ) -> PartitionResponse:
     """Give the client what was read at the next fetch offset, and say where to read for the next request."""
     fetch_offset = draft.next_fetch_offset()
-    batches = tuple(_batches_at(fetch_offset, request))
+    batches = tuple(_batches_at(fetch_offset, draft.start, request))
     if not batches:
         return PartitionResponse(next_fetch_offset=fetch_offset)
     asked = AcquireBatches(
@@ -38,10 +38,14 @@ def acquire_read_ahead(
         batch_size=request.batch_size,
     )
     response = acquire_batches(draft, asked, limits, now_ms)
+    # What was archived now, as it holds no record, is acknowledged by nobody: a window of aborted transactions would
+    # stay full for ever.
+    draft.advance_start()
     return replace(response, next_fetch_offset=draft.next_fetch_offset())
 
 
-def _batches_at(fetch_offset: int, request: AcquireReadAhead) -> Iterator[LogBatch]:
+def _batches_at(fetch_offset: int, start: int, request: AcquireReadAhead) -> Iterator[LogBatch]:
+    """Yield the batches that the client may get, without what is below the SPSO: the log may start inside of one."""
     read = next((one for one in request.reads if one.holds(fetch_offset)), None)
     if read is None:
         return
@@ -50,4 +54,5 @@ def _batches_at(fetch_offset: int, request: AcquireReadAhead) -> Iterator[LogBat
         left -= read.batches[number].size_bytes
         if number > begin and left < 0:
             return
-        yield read.batches[number]
+        batch = read.batches[number]
+        yield batch if batch.base_offset >= start else batch._replace(base_offset=start)

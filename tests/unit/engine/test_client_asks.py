@@ -8,7 +8,7 @@ import pytest
 
 from share_spark.engine.pauses import Pause, Pauses
 from share_spark.engine.topics import SubscribedTopics
-from share_spark.model.errors import ErrorCode
+from share_spark.model.errors import ErrorCode, StateError
 from share_spark.model.ids import SharePartitionKey, TopicPartition, client_owner, is_client
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
@@ -198,6 +198,47 @@ def test_nobody_is_answered_by_an_engine_that_dies_in_the_append(world: ClientWo
     assert number not in world.clients.answers
 
 
+def test_what_a_failed_micro_batch_has_taken_is_not_answered_by_the_last_one(
+    world: ClientWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one gives back and decides nothing for clients, so it has no answers to them."""
+    world.produce(5)
+    engine = world.engine()
+    engine.run()
+    fetched = world.fetch(A)
+    engine.run()
+    lost = world.acknowledge(A, 0, 4, ACCEPT)
+
+    def fails(*_: object, **__: object) -> None:
+        raise StateError("the table does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.store), "advance", fails)
+        with pytest.raises(StateError):
+            engine.run()
+    world.clock.advance(LOCK_MS)
+    engine.run(stopping=True)
+    assert world.clients is not None
+    assert (fetched in world.clients.answers, lost in world.clients.answers) == (True, False)
+
+
+def test_a_letter_of_what_a_client_gave_up_does_not_say_what_a_handler_said_of_the_attempt_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler's release, the fetch of a client and its release, which it sends blindly, are in one micro-batch."""
+    world = ClientWorld(share__delivery__count__limit=2)
+    world.handler = lambda *_: (RELEASE, "not now")
+    world.produce(1)
+    engine = world.engine()
+    engine.run()
+    monkeypatch.setattr("tests.twins.memory_delivery.InMemoryDelivery.room", lambda *_: 0)
+    fetched = world.fetch(A)
+    world.acknowledge(A, 0, 0, RELEASE)
+    engine.run()
+    assert world.acquired(fetched) == [(0, 0, 2)]
+    assert [(letter.delivery_count, letter.error) for letter in world.dead_letters.letters] == [(2, None)]
+
+
 def test_who_waits_is_told_of_new_records_and_of_changed_states(world: ClientWorld) -> None:
     engine = world.engine()
     engine.run()
@@ -240,7 +281,7 @@ def test_a_death_puts_in_doubt_what_the_handler_had_and_not_what_clients_hold(mo
     with pytest.raises(Death):
         world.engine().run()
     world.machine_is_lost()
-    world.handler = lambda *_: RELEASE
+    world.handler = lambda *_: (RELEASE, "not now")
     successor = world.engine()
     world.pauses = Pauses((Pause(),))
     world.clock.advance(LOCK_MS)

@@ -17,7 +17,7 @@ from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.state import tables
 from tests.support.older_release import older_release
-from tests.support.raw_members import LOADING, RawMember, connection, log_version, stored
+from tests.support.raw_members import NOT_COORDINATOR, RawMember, connection, log_version, stored
 from tests.support.share_consumers import GROUP, TOPIC, Place
 from tests.twins.memory import ManualClock
 from tests.unit.gateway.test_admin_requests import NON_EMPTY, asking
@@ -116,8 +116,8 @@ def test_another_gateway_takes_over_and_the_first_writes_no_more(place: Place) -
         with place.gateway(node_id=None) as second, connection(first) as at:
             expect_as_before(second, *members)
             group = stored(place)
-            assert RawMember("late").beat(at, TOPIC, epoch=0, attempts=1) == LOADING
-            assert members[0].beat(at, epoch=-1, attempts=1) == LOADING
+            assert RawMember("late").beat(at, TOPIC, epoch=0, attempts=1) == NOT_COORDINATOR
+            assert members[0].beat(at, epoch=-1, attempts=1) == NOT_COORDINATOR
             assert stored(place) == group
             expect_as_before(second, *members)
 

@@ -10,7 +10,7 @@ import pytest
 from share_spark.coordinator.group import HeartbeatResponse
 from share_spark.gateway import group_members
 from share_spark.gateway.client_queue import ClientQueue
-from share_spark.model.errors import ErrorCode
+from share_spark.model.errors import ErrorCode, FencedError
 from tests.support.engine_world import TOPIC
 from tests.support.member_world import OTHER, SESSION_MS, GatewayLife, MemberWorld, heartbeat
 
@@ -113,6 +113,25 @@ def test_an_engine_that_ends_leaves_heartbeats_to_the_next(monkeypatch: pytest.M
         assert (await asked).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (await life.members.heartbeat(heartbeat("m1", 0, TOPIC))).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert not world.stored().members
+
+    asyncio.run(play())
+
+
+def test_a_gateway_that_was_replaced_says_that_the_group_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients look for the coordinator then; after the other error they stay with this one. A new engine here undoes
+    it."""
+    monkeypatch.setattr(group_members, "_PATIENCE_REPLACED_S", 0.05)
+
+    async def play() -> None:
+        life = GatewayLife(MemberWorld())
+        life.run()
+        asked = asyncio.create_task(life.members.heartbeat(heartbeat("m1", 0, TOPIC)))
+        await turns()
+        life.queue.refuse(FencedError("another engine has the group"))
+        assert (await asked).error is ErrorCode.NOT_COORDINATOR
+        assert (await life.members.heartbeat(heartbeat("m1", 0, TOPIC))).error is ErrorCode.NOT_COORDINATOR
+        life.queue.open(None)
+        assert epochs(await life.beat([heartbeat("m1", 0, TOPIC)])) == [1]
 
     asyncio.run(play())
 

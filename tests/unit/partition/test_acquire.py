@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from share_spark.model.records import InFlightBatch
-from share_spark.model.requests import ArchiveReason
+from share_spark.model.requests import ArchiveReason, MoveLogStart
 from share_spark.partition import PartitionLimits
-from share_spark.partition.kafka_modes import AcquireBatches, AcquireMode, KafkaLimits, KafkaPartition, LogBatch
+from share_spark.partition.kafka_modes import (
+    AcquireBatches,
+    AcquireMode,
+    AcquireReadAhead,
+    KafkaLimits,
+    KafkaPartition,
+    LogBatch,
+    ReadAhead,
+)
 from tests.support.kafka_partition import ClientPartition
 from tests.support.share_partition import ACCEPT, RELEASE, Partition
 
@@ -152,6 +160,29 @@ def test_r23_aborted_batches_are_archived_and_not_handed_out() -> None:
     answer = partition.ask(AcquireBatches(member_id="a", max_records=99, log_batches=batches))
     assert [tuple(found) for found in answer.acquired] == [(5, 9, 1)]
     assert partition.window == "0-10: 0-4 X1, 5-9 Q1"
+
+
+def _read_ahead(*batches: LogBatch) -> AcquireReadAhead:
+    reads = (ReadAhead(batches[0].base_offset, batches),)
+    return AcquireReadAhead(member_id="a", max_records=99, max_bytes=10**6, reads=reads)
+
+
+def test_r15_a_window_of_aborted_batches_is_passed_at_once() -> None:
+    """Nobody acknowledges them: a window full of them would stay full."""
+    partition = ClientPartition(limits=KafkaLimits(max_record_locks=5))
+    for first in range(0, 20, 5):
+        answer = partition.ask(_read_ahead(LogBatch(first, first + 4, aborted=True)))
+        assert (answer.acquired, answer.next_fetch_offset) == ((), first + 5)
+        assert partition.window == f"{first + 5}-{first + 5}"
+
+
+def test_r25_what_is_below_a_log_start_inside_of_a_batch_is_not_acquired_while_something_before_it_is_held() -> None:
+    partition = ClientPartition()
+    partition.ask(_read_ahead(LogBatch(0, 4)))
+    partition.ask(MoveLogStart(log_start_offset=7, pass_finished=True))
+    answer = partition.ask(_read_ahead(LogBatch(0, 4), LogBatch(5, 9)))
+    assert [tuple(found) for found in answer.acquired] == [(7, 9, 1)]
+    assert partition.window == "7-10: 0-4 Q1, 7-9 Q1"
 
 
 @pytest.mark.parametrize("mode", [None, *AcquireMode])
