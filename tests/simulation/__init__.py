@@ -16,6 +16,10 @@ order things happen. So a seed that fails is its own reproduction.
 - ``checks``: what must hold after each micro-batch;
 - ``at_the_end``: what must hold once everything is finished;
 - ``engine``: the real engine in such a process;
+- ``gateway``: the real service for share consumers with such an engine, in a ``still_loop``;
+- ``clients``: outside members, which judge what they are told; ``crowd``: who of them is there;
+- ``outside``: the rules for what they ask, for the ledger;
+- ``producers``: what happens to the logs of the topics;
 - ``compaction``: a compaction that takes the group for idle;
 - ``play``: the scheduler: who goes on, who dies, what producers do meanwhile; the quiet end in which all must finish;
 - ``ranges``: lives of groups of millions of records, without a judge.

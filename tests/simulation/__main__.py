@@ -1,4 +1,5 @@
-"""``python -m tests.simulation --seeds 10000 --first 0``: plays seeds on all cores; stops at the first that fails."""
+"""``python -m tests.simulation --seeds 10000 --first 0``: plays seeds on all cores, each without outside members and
+with some; stops at the first that fails."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def _blocks(first: int, seeds: int) -> Iterator[tuple[int, list[str]]]:
 def _play(first: int, end: int) -> list[str]:
     """What was wrong with the first seed of the block that failed. What engines themselves log is not of interest."""
     logging.disable(logging.CRITICAL)
-    return next(([found] for seed in range(first, end) if (found := run_seed(seed))), [])
+    plays = ((seed, has_clients) for seed in range(first, end) for has_clients in (False, True))
+    return next(([found] for seed, has in plays if (found := run_seed(seed, has_clients=has))), [])
 
 
 if __name__ == "__main__":

@@ -63,6 +63,9 @@ class SimulatedDelivery(SimulatedLedgers, DeliveryAtOnce):
         stop_orphans(self.of.world)
         yield from SimulatedLedgers.finished_calls(self)
 
+    def room(self, limits: DeliveryLimits) -> int | None:
+        return DeliveryAtOnce.room(self, limits) if self.of.world.scenario.has_handlers else 0
+
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002
         self.of.point("forget the last delivery", OSError)
         if self.of.store.member_id in self._files:

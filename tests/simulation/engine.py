@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from share_spark.engine.client_asks import ClientAnswer, GroupAnswer
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
-from share_spark.engine.step import PartitionInput
+from share_spark.engine.step import PartitionInput, PartitionOutcome
 from share_spark.engine.world import Ports
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import (
@@ -26,7 +28,8 @@ from share_spark.model.records import DeliveryState
 from share_spark.model.requests import AcknowledgeType, Loss
 from tests.simulation.checks import check_done, check_state
 from tests.simulation.delivery import SimulatedDelivery
-from tests.simulation.facts import Acquisition, At, Courses, Decided, Said, demand
+from tests.simulation.facts import Acquisition, Asked, At, Courses, Decided, Said, demand
+from tests.simulation.gateway import SimulatedGateway
 from tests.simulation.late_delivery import SimulatedCompanion, SimulatedLateDelivery
 from tests.simulation.ports import Clock, Store, Subscribed, Topics
 from tests.simulation.processes import Death, SimulatedProcess
@@ -34,8 +37,6 @@ from tests.twins.memory_output import InMemoryDeadLetters, InMemoryNoDeadLetters
 
 if TYPE_CHECKING:
     from tests.simulation.play import SimulatedWorld
-
-GROUP = "simulated"
 
 _OFTEN = {"before journal": 0.3, "after claim of output": 0.5, "after listing of output": 0.5}
 """Moments at which an engine sleeps more often: one still writes, another takes over from it."""
@@ -51,7 +52,17 @@ class SimulatedEngine:
     had come when it asked. ``config``, ``pauses``: as it has seen them. ``others``: whose ledgers were there when it
     started."""
 
-    def __init__(self, world: SimulatedWorld, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
+    def __init__(
+        self,
+        world: SimulatedWorld,
+        run_id: str,
+        *,
+        available_now: bool,
+        batch_id: int,
+        skew_ms: int,
+        gateway: SimulatedGateway | None = None,
+    ) -> None:
+        self.gateway = gateway
         self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms
         self.now_ms, self.clock_ms, self.looked_at, self.heard_ms = -1, 0, -1, 0
         self.stopping = self.closing = self.faulted = self.has_asked = self.reads_time = False
@@ -72,7 +83,7 @@ class SimulatedEngine:
         self.learned: tuple[Courses, frozenset[str]] | None = None
         self.store = Store(
             log=world.state_log,
-            group_id=GROUP,
+            group_id=world.group_id,
             run_id=run_id,
             updates_per_snapshot=world.scenario.config.updates_per_snapshot,
             least_ranges=world.scenario.least_ranges,
@@ -101,9 +112,9 @@ class SimulatedEngine:
         has_sink = self.world.scenario.has_sink
         letters = InMemoryDeadLetters if self.has_target else InMemoryNoDeadLetters
         return Ports(
-            topics=Subscribed(group_id=GROUP, topics=self.world.topic_names, log=log, clock=Clock(self)).of_engine(
-                self
-            ),
+            topics=Subscribed(
+                group_id=self.world.group_id, topics=self.world.topic_names, log=log, clock=Clock(self)
+            ).of_engine(self),
             store=self.store,
             delivery=self.delivery,
             dead_letters=letters(self.world.letters, hook=self._letters_hook, is_late=self.writes_letters_late),
@@ -113,6 +124,7 @@ class SimulatedEngine:
             if has_sink
             else None,
             pauses=self._look_at_pauses,
+            clients=None if self.gateway is None else self.gateway.queue,
         )
 
     def _look_at_config(self) -> GroupConfig:
@@ -127,8 +139,27 @@ class SimulatedEngine:
 
     def _live(self) -> None:
         """As the running query does: a fault ends it, after a last micro-batch that gives back, unless fenced."""
+        try:
+            self._listen()
+            self._work()
+        except Exception as fault:
+            self._refuse_clients(fault if isinstance(fault, ShareError) else ShareError(repr(fault)))
+            raise
+        self._refuse_clients(None)
+
+    def _refuse_clients(self, fault: ShareError | None) -> None:
+        if self.gateway is not None:
+            self.gateway.queue.refuse(fault)
+
+    def _listen(self) -> None:
+        """Claim the group; then clients are heard."""
         self.engine.start()
         self.note("has claimed the group")
+        if self.gateway is not None:
+            self.gateway.queue.engine = self
+            self.gateway.queue.open(self.store.group)
+
+    def _work(self) -> None:
         while not self.engine.done:
             self.sleep()
             self.faulted = False
@@ -252,6 +283,33 @@ class SimulatedEngine:
             config=self.config,
             pauses=self.pauses,
         )
+
+    def has_decided(
+        self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], outcomes: Sequence[PartitionOutcome]
+    ) -> None:
+        """What it is about to answer to clients."""
+        assert self.decided is not None
+        asked = {
+            TopicPartition(one.summary.topic, one.key.partition): tuple(
+                Asked(*pair) for pair in zip(partition_inputs[one.key].asked, one.responses, strict=True)
+            )
+            for one in outcomes
+            if one.responses
+        }
+        self.decided = replace(self.decided, asked=asked)
+
+    def answers_clients(self, answers: Sequence[ClientAnswer]) -> None:
+        """Nobody is told of an effect that no commit has."""
+        for response in (one for answer in answers for found in answer.responses.values() for one in found):
+            if response.acquired or response.ended:
+                decided, batch_id = self.decided, self.batch_id
+                is_there = (self.run_id, batch_id) in self.world.ledger.counted
+                demand(decided is not None and is_there, self.run_id, "answers what is not in the log:", response)
+
+    def answers_members(self, answer: GroupAnswer) -> None:
+        """Members are told of nothing that no commit has."""
+        stored = self.world.state_log.group(self.world.group_id, self.looked_at)
+        demand(stored == answer.group, self.run_id, "tells members of", answer.group, "not", stored)
 
     def enters(self, one: At, count: int) -> None:
         """Its handler is entered."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.model.config import GroupConfig
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt
-from share_spark.model.requests import AcknowledgeType
+from share_spark.model.requests import AcknowledgeType, PartitionResponse
+from share_spark.partition.kafka_modes import KafkaRequest
 from tests.twins.memory_output import InMemoryDeadLetterTable
 
 At = tuple[TopicPartition, int]
@@ -77,10 +78,17 @@ NOT_YET = Course()
 
 
 @dataclass(slots=True, eq=False)
+class Session:
+    """The session of an outside member over one connection. ``is_over``: it has ended it, or its connection."""
+
+    is_over: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Acquisition:
     """One attempt at one record. ``answer``: of its handler, None if there is none yet. ``was_alone``: it was the only
     call when its process died. ``is_kept``: its answer is in a ledger, for the next engine. ``is_gone``: the log has
-    lost its record since."""
+    lost its record since. ``session``: the one in which an outside member was told of it."""
 
     version: int
     member_id: str
@@ -91,19 +99,29 @@ class Acquisition:
     was_alone: bool = False
     is_kept: bool = False
     is_gone: bool = False
+    session: Session | None = None
 
 
 class Fate(NamedTuple):
-    """How a record ended. ``may_have_letter``: also where log start and limit both were reasons."""
+    """How a record ended. ``may_have_letter``: also where log start and limit both were reasons. ``by_client``: its
+    last attempt was one of an outside member."""
 
     kind: str
     count: int = 0
     error: str | None = None
     may_have_letter: bool = False
+    by_client: bool = False
 
 
 Courses = Mapping[str, Mapping[At, Course]]
 """By member: how far the attempts of its last delivery have come."""
+
+
+class Asked(NamedTuple):
+    """What a client asked of a share-partition, and what an engine is about to answer."""
+
+    request: KafkaRequest
+    response: PartitionResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +131,8 @@ class Decided:
     the answers. ``stopping``: it acquires nothing more;
     ``gives_back``: and ends all that it holds. ``forgiven``: attempts that it gives back as if they had not been made,
     as there was nowhere to put their output. ``has_target``: it writes letters of what it archives. ``looked``: the log
-    ends that it has gone by, of every partition. ``config``, ``pauses``: as it has seen them."""
+    ends that it has gone by, of every partition. ``config``, ``pauses``: as it has seen them. ``asked``: by clients, in
+    order."""
 
     run_id: str
     member_id: str
@@ -130,6 +149,7 @@ class Decided:
     looked: Mapping[TopicPartition, LogEnds]
     config: GroupConfig
     pauses: Pauses = NOT_PAUSED
+    asked: Mapping[TopicPartition, Sequence[Asked]] = field(default_factory=dict)
 
     def log_start(self, at: TopicPartition) -> int:
         """0 where nothing was to be decided."""
@@ -138,7 +158,8 @@ class Decided:
 
 @dataclass(slots=True)
 class Books:
-    """What is known of all records. ``is_late``: calls outlast deliveries.
+    """What is known of all records. ``is_late``: calls outlast deliveries. ``has_clients``: the group has outside
+    members, whose fetches leave holes where the log holds no record.
 
     ``times``: by version, when the last micro-batch that counts was decided. ``acquisitions``: the last attempt at
     each. ``deliveries``: of each member the attempts in its last delivery, or, where calls outlast deliveries, all
@@ -154,6 +175,10 @@ class Books:
     says so: whether another record is there now cannot be known. ``rows_of_the_gone``, ``fates_of_the_gone``: what has
     become of records before they were lost; the latter without those that were ``unlettered``. ``letters_of_the_gone``:
     how many of ``letters`` were written until then.
+
+    ``given``: attempts of outside members, by record, owner and count. ``cut``: logs that were truncated at some time.
+    ``is_empty``: the log holds no record there, any
+    more. ``is_called``: a worker that has outlived its engine has this record in its handler.
     """
 
     letters: InMemoryDeadLetterTable
@@ -173,6 +198,11 @@ class Books:
     rows_of_the_gone: Counter[At] = field(default_factory=Counter)
     fates_of_the_gone: dict[At, list[Fate]] = field(default_factory=dict)
     letters_of_the_gone: Counter[At] = field(default_factory=Counter)
+    given: dict[tuple[At, str, int], Acquisition] = field(default_factory=dict)
+    cut: set[TopicPartition] = field(default_factory=set)
+    has_clients: bool = False
+    is_empty: Callable[[At], bool] = lambda _: False
+    is_called: Callable[[At], bool] = lambda _: False
 
     def forget_attempts(self, member_id: str, attempts: Mapping[At, Acquisition]) -> None:
         """No ledger has them any more."""
@@ -182,6 +212,7 @@ class Books:
 
     def forget(self, at: TopicPartition, end: int) -> None:
         """The log has lost what was at ``end`` and above; what is there from now on are other records."""
+        self.cut.add(at)
         accepted = (one for one, (_, said) in self.in_sink.items() if said.kind == ACCEPT)
         self.rows_of_the_gone.update([one for one in accepted if _is_cut(one, at, end)])
         for one, fate in self.fates.items():
@@ -191,6 +222,8 @@ class Books:
         for delivery in self.deliveries.values():
             for one in [one for one in delivery if _is_cut(one, at, end)]:
                 delivery[one].is_gone = True
+        for key in [key for key in self.given if _is_cut(key[0], at, end)]:
+            self.given.pop(key).is_gone = True
         for marked in (self.unseen, self.unlettered):
             marked.difference_update([one for one in marked if _is_cut(one, at, end)])
         books: list[dict[At, Any]] = [self.acquisitions, self.fates, self.in_sink]

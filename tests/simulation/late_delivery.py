@@ -250,7 +250,7 @@ class SimulatedLateDelivery(SimulatedLedgers):
         yield from SimulatedLedgers.finished_calls(self)
 
     def room(self, limits: DeliveryLimits) -> int | None:
-        return self.driver.room(limits)
+        return self.driver.room(limits) if self.of.world.scenario.has_handlers else 0
 
     @property
     def calls(self) -> CallsLook | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from share_spark.model.ids import TopicPartition
+from share_spark.model.ids import TopicPartition, is_client
 from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, InFlightBatch, ShareSnapshot, ShareUpdate
 from tests.simulation.facts import (
     ACCEPT,
@@ -30,6 +30,7 @@ from tests.simulation.facts import (
     Said,
     demand,
 )
+from tests.simulation.outside import Outside, is_free
 from tests.simulation.settled import Settled
 from tests.twins.late_calls import AHEAD, AHEAD_BY_KEY
 from tests.twins.memory import InMemoryStateLog, StateCommit
@@ -78,10 +79,8 @@ def _cells(batches: tuple[InFlightBatch, ...]) -> dict[int, Cell]:
     return {offset: Cell(*run[2:]) for run in batches for offset in range(run.first_offset, run.last_offset + 1)}
 
 
-def _is_free(settled: Cell | Fate | None, now_ms: int) -> bool:
-    if not isinstance(settled, Cell):
-        return settled is None
-    return settled.state is AVAILABLE and (settled.deadline_ms is None or settled.deadline_ms <= now_ms)
+def _is_of_handler(cell: Cell) -> bool:
+    return cell.state is ACQUIRED and not is_client(cell.member_id or "")
 
 
 class Taken(NamedTuple):
@@ -108,7 +107,6 @@ class Ledger(Books):
     owners: list[str] = field(default_factory=list)
     counted: dict[tuple[str, int], StateCommit] = field(default_factory=dict)
     key_of: Callable[[At], bytes | None] = lambda _: None
-    is_called: Callable[[At], bool] = lambda _: False
 
     # ------------------------------------------------------------------------------------------------- who may write
 
@@ -148,7 +146,7 @@ class Ledger(Books):
             before = self.windows.get(at, Window())
             after = before.after(record)
             before = self._cut(at, before, isinstance(record, ShareSnapshot), decided)
-            taken += self._judge_partition(at, before, after, decided)
+            taken += self._judge_partition(at, before, after, decided, version)
             self.windows[at] = after
             self.first[at] = min(after.start, self.first.get(at, after.start))
         self._check_none_is_past_the_end(decided)
@@ -190,27 +188,42 @@ class Ledger(Books):
             end = self.windows[at].end if at in self.windows else 0
             demand(end <= ends.log_end, at, "is known up to", end, "though its log ends at", ends.log_end)
 
-    def _judge_partition(self, at: TopicPartition, before: Window, after: Window, decided: Decided) -> list[Taken]:
-        """Returns what was acquired."""
+    def _judge_partition(
+        self, at: TopicPartition, before: Window, after: Window, decided: Decided, version: int
+    ) -> list[Taken]:
+        """Returns what was acquired for handlers."""
         demand(after.start >= before.start, at, "the SPSO goes back from", before.start, "to", after.start)
+        outside = self._outside(at, before, after, decided, version)
+        outside.judge()
         taken = []
-        for offset in sorted(before.cells.keys() | after.cells.keys()):
+        for offset, settled in sorted(outside.cells.items()):
             one = (at, offset)
             was, cell = before.cells.get(offset), after.cells.get(offset)
             demand(cell is not None or offset < after.start, one, "has vanished:", was)
-            until_ms = cell.deadline_ms if cell is not None and cell.state is AVAILABLE else None
-            settled = Settled(self, one, decided, before.start, until_ms).settle(was)
-            if cell is not None and cell.state is ACQUIRED and (cell != was or _is_free(settled, decided.now_ms)):
+            if cell is not None and _is_of_handler(cell) and (cell != was or is_free(settled, decided.now_ms)):
                 taken.append(self._taken(one, was, cell, settled, decided))
-                is_inside = was is not None or offset < after.start + decided.config.max_record_locks
+                is_known = settled is not None or offset in outside.left
+                is_inside = is_known or offset < after.start + decided.config.max_record_locks
                 demand(is_inside, one, "is past the window from", after.start)
-            else:
+            elif not (outside.is_renewed(offset, cell) or (settled is None and outside.is_left(offset, cell))):
                 self._check_settled(one, was, cell, settled)
         self._skip_to(at, before, after, decided)
         return taken
 
+    def _outside(self, at: TopicPartition, before: Window, after: Window, decided: Decided, version: int) -> Outside:
+        """The records as they are once everything before the requests of clients is done."""
+        waits = {offset: cell.deadline_ms for offset, cell in after.cells.items() if cell.state is AVAILABLE}
+        offsets = sorted(before.cells.keys() | after.cells.keys())
+        held = self.windows.get(at, before).cells.values()
+        has_clients = any(is_client(cell.member_id or "") for cell in held)
+        rules = {one: Settled(self, (at, one), decided, before.start, waits.get(one), has_clients) for one in offsets}
+        settled = {one: rule.settle(before.cells.get(one)) for one, rule in rules.items()}
+        return Outside(
+            books=self, at=at, decided=decided, version=version, start=before.start, cells=settled, until_ms=waits
+        )
+
     def _taken(self, one: At, was: Cell | None, cell: Cell, settled: Cell | Fate | None, decided: Decided) -> Taken:
-        demand(_is_free(settled, decided.now_ms), one, "acquired out of", was, "at", decided.now_ms)
+        demand(is_free(settled, decided.now_ms), one, "acquired out of", was, "at", decided.now_ms)
         assert not isinstance(settled, Fate)
         count = (settled.count if settled else 0) + 1
         expected = (ACQUIRED, count, decided.member_id, decided.now_ms + decided.config.lock_duration_ms)
@@ -271,8 +284,9 @@ class Ledger(Books):
         log_start = decided.log_start(at)
         for offset in range(before.start, after.start):
             if offset not in before.cells and offset not in after.cells and (at, offset) not in self.fates:
-                demand(offset < log_start, (at, offset), "is passed over, the log start is", log_start)
-                self.fates[at, offset] = Fate("log start")
+                is_hole = self.has_clients and offset >= log_start and self.is_empty((at, offset))
+                demand(offset < log_start or is_hole, (at, offset), "is passed over, the log start is", log_start)
+                self.fates[at, offset] = Fate("gap" if is_hole else "log start")
 
     # ------------------------------------------------------------------------------------------------- calls and sink
 

@@ -11,54 +11,60 @@ from random import Random
 from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.model.config import DeliveryOrder
 from share_spark.model.errors import FencedError
-from share_spark.model.ids import TopicPartition
 from share_spark.partition import PartitionLimits
 from tests.simulation.at_the_end import check_end
 from tests.simulation.compaction import SimulatedCompaction
+from tests.simulation.crowd import Crowd
 from tests.simulation.describe import brief
-from tests.simulation.engine import GROUP, SimulatedEngine
+from tests.simulation.engine import SimulatedEngine
 from tests.simulation.facts import At, Decided, Violation, demand
+from tests.simulation.gateway import SimulatedGateway
 from tests.simulation.late_delivery import SimulatedCompanion
 from tests.simulation.ledger import Ledger
 from tests.simulation.ledger_files import Files
 from tests.simulation.orphans import Orphans, end_orphans, step_orphans
-from tests.simulation.scenario import Behaviour, Scenario, another_setting, draw, unhindered
+from tests.simulation.producers import Producers
+from tests.simulation.scenario import Behaviour, Scenario, another_setting, draw, unhindered, with_clients
 from tests.twins.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
 from tests.twins.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
 
 _MOST_TURNS = 40_000
 """Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""
 
-_MOSTLY = 0.7
-"""Chance that a producer waits until a truncation was seen."""
-
 
 class SimulatedWorld:
     """What outlives the engines, and what may happen to them."""
 
-    def __init__(self, seed: int, *, is_late: bool | None = None) -> None:
-        """``is_late``: whether calls outlast deliveries, if the seed is not to choose that."""
+    group_id = "simulated"
+
+    def __init__(self, seed: int, *, is_late: bool | None = None, has_clients: bool = False) -> None:
+        """``is_late``: whether calls outlast deliveries, if the seed is not to choose that. ``has_clients``: the group
+        has outside members."""
         self.seed, self.rng = seed, Random(seed)
         scenario = draw(self.rng)
+        scenario = with_clients(scenario, seed) if has_clients else scenario
         self.scenario: Scenario = scenario if is_late is None else replace(scenario, is_late=is_late)
         self.config = config = self.scenario.config
         self.limits, self.lowest_limit = PartitionLimits.of(config), config.max_delivery_count
         self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
-        self.ledger = Ledger(letters=self.letters, group_id=GROUP, is_late=self.is_late)
+        self.ledger = Ledger(
+            letters=self.letters, group_id=self.group_id, is_late=self.is_late, has_clients=has_clients
+        )
         self.ledger.key_of = lambda one: self.key(one) if self.record(one) is not None else None
+        self.ledger.is_empty = lambda one: self.record(one) is None
         self.ledger.is_called = lambda one: any(orphans.calls(one) for orphans in self.orphans)
         self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
         self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
         self.files: Files = {}
         self.pauses = NOT_PAUSED
         self.behaviours: dict[At, Behaviour] = {}
-        self.keys: dict[At, bytes | None] = {}
         self.throttles: Counter[At] = Counter()
         self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None
         self.engines: list[SimulatedEngine] = []
         self.companions: list[SimulatedCompanion] = []
         self.orphans: list[Orphans] = []
         self.runs, self.is_calm = 0, False
+        self.producers, self.crowd = Producers(self), Crowd(self)
         self.topic_names = [f"topic{n}" for n in range(len(self.scenario.partitions))]
         for name, partitions in zip(self.topic_names, self.scenario.partitions, strict=True):
             self.topics.create_topic(name, partitions)
@@ -148,74 +154,17 @@ class SimulatedWorld:
         """Of a record. Not drawn, so that plays without throttles stay what they are."""
         return zlib.crc32(f"throttle {one}".encode()) % (self.scenario.most_throttles + 1)
 
-    def _somewhere(self) -> TopicPartition:
-        topic = self.rng.choice(self.topic_names)
-        return TopicPartition(topic, self.rng.randrange(len(self.topics.describe(topic).partitions)))
-
-    def _produce(self) -> None:
-        """To one partition, or a little to some of many."""
-        many = sum(self.scenario.partitions) // 20
-        for _ in range(1 + many):
-            self._produce_to(self._somewhere(), self.rng.randint(1, 3 if many else self.scenario.burst))
-
-    def _produce_to(self, at: TopicPartition, records: int) -> None:
-        end = self.topics.log_ends(at.topic)[at.partition].end_offset
-        if self._waits_to_be_seen(at, end) and self.rng.random() < _MOSTLY:
-            return
-        for offset in range(end, end + records):
-            self.behaviours[at, offset] = self.scenario.behaviour(self.rng)
-        keys = [self._new_key(at, offset) for offset in range(end, end + records)]
-        self.keys.update(((at, end + index), key) for index, key in enumerate(keys))
-        self.topics.append(at, [MemoryRecord(self.time_ms, key=key) for key in keys])
-        odd = [(offset, *self.behaviours[at, offset]) for offset in range(end, end + records)]
-        self.note("produce", at, f"{end}..{end + records - 1}", [one for one in odd if one[1] != "accept"])
-
-    def _new_key(self, at: TopicPartition, offset: int) -> bytes | None:
-        """One of few, or none. Not drawn, so that plays without an order stay what they are."""
-        number = zlib.crc32(f"{at}@{offset} {self.turn}".encode()) % 7
-        return None if number == 6 or not self.is_ordered else b"%d" % (number % self.scenario.different_keys)
-
     def key(self, one: At) -> bytes | None:
         """Of a record that was written at some time."""
-        return self.keys.get(one)
-
-    def _waits_to_be_seen(self, at: TopicPartition, end: int) -> bool:
-        """Does no commit that counts say yet that the log was truncated? What is written now may never be
-        distinguished from what was there before."""
-        return at in self.ledger.windows and self.ledger.windows[at].end > end
-
-    def _truncate(self) -> None:
-        """An unclean leader election."""
-        at = self._somewhere()
-        start, end = self.topics.log_ends(at.topic)[at.partition][:2]
-        to = max(0, self.rng.choice([self.rng.randint(start, end), end - 1, start - self.rng.randint(0, 3)]))
-        self.topics.truncate(at, to)
-        self.ledger.unseen |= {(at, offset) for offset in range(to, end)}
-        self.note("truncate", at, f"to {to}, was {end}")
-
-    def _disturb_log(self) -> None:
-        at = self._somewhere()
-        start, end = self.topics.log_ends(at.topic)[at.partition][:2]
-        match self.rng.randrange(4):
-            case 0:
-                self.topics.skip(at, 2)
-                self.note("markers", at, f"{end}..{end + 1}")
-            case 1 if end > start:
-                gone = sorted(self.rng.choices(range(start, end), k=self.rng.randint(1, 5)))
-                self.topics.compact(at, gone)
-                self.note("compact", at, gone)
-            case 2:
-                to = self.rng.randint(start, end)
-                self.topics.move_log_start(at, to)
-                self.note("log start", at, to)
-            case 3 if len(self.topics.describe(at.topic).partitions) < 4:
-                self.topics.add_partitions(at.topic, 1)
-                self.note("one partition more of", at.topic)
+        return self.producers.keys.get(one)
 
     # ------------------------------------------------------------------------------------------------------ engines
 
-    def _start_engine(self, *, available_now: bool | None = None) -> SimulatedEngine:
-        """A checkpoint is copied, kept or new: batch ids go on, are repeated, or begin at 0."""
+    def _start_engine(
+        self, *, available_now: bool | None = None, gateway: SimulatedGateway | None = None
+    ) -> SimulatedEngine:
+        """A checkpoint is copied, kept or new: batch ids go on, are repeated, or begin at 0. ``gateway``: that it
+        listens with, if not one of its own."""
         rng, lock_ms = self.rng, self.limits.lock_duration_ms
         self.runs += 1
         batch_id = rng.choice([0, *(engine.batch_id for engine in self.engines), self.runs])
@@ -225,6 +174,7 @@ class SimulatedWorld:
             available_now=rng.random() < 0.3 if available_now is None else available_now,
             batch_id=batch_id,
             skew_ms=rng.randint(-lock_ms, lock_ms) if self.scenario.skewed_clocks else 0,
+            gateway=gateway or self.crowd.begin_gateway(),
         )
         self.engines.append(engine)
         engine.note("starts with batch", batch_id, "clock off by", engine.skew_ms)
@@ -260,6 +210,8 @@ class SimulatedWorld:
             raise fault
         if not engine.ended_well:
             raise Violation(f"{engine.run_id} ended by {fault!r}") from fault
+        if self.crowd.outlives(engine):
+            self._start_engine(gateway=engine.gateway)
         is_alone = not self.engines and not self.is_calm
         if self.scenario.is_supervised and is_alone and fault is not None and not isinstance(fault, FencedError):
             self._start_engine()
@@ -283,12 +235,13 @@ class SimulatedWorld:
         finally:
             for engine in list(self.engines):
                 engine.process.kill()
+            self.crowd.end()
 
     def _take_turn(self) -> None:
         choices: list[tuple[float, Callable[[], None]]] = [
-            (2.0, self._produce),
-            (0.5, self._disturb_log),
-            (self.scenario.truncation_rate, self._truncate),
+            (2.0, self.producers.produce),
+            (0.5, self.producers.disturb_log),
+            (self.scenario.truncation_rate, self.producers.truncate),
             (2.0, lambda: self._wait(self.rng.randint(0, self.limits.lock_duration_ms // 3))),
             (0.7, lambda: self._wait(self.rng.randint(1, 2) * self.limits.lock_duration_ms)),
             (0.3, self.land),
@@ -305,6 +258,7 @@ class SimulatedWorld:
             choices.append((4.0, self._step_companion))
         if self.orphans:
             choices.append((3.0, lambda: step_orphans(self)))
+        choices += self.crowd.choices()
         if self.engines:
             one = self.rng.choice(self.engines)
             choices.append((8.0, lambda: self._resume(one)))
@@ -318,7 +272,7 @@ class SimulatedWorld:
 
     def _pause(self) -> None:
         """Or resume."""
-        at, rng = self._somewhere(), self.rng
+        at, rng = self.producers.somewhere(), self.rng
         topics = rng.choice([None, {at.topic: ()}, {at.topic: (at.partition,)}])
         until_ms = rng.choice([None, self.time_ms + 5_000])
         is_pause = not self.pauses or rng.random() < 0.5
@@ -364,6 +318,7 @@ class SimulatedWorld:
             if self.rng.random() < 0.5:
                 self._kill(engine)
         last = self._start_engine(available_now=True)
+        self.crowd.calm_down()
         end = self.turn + _MOST_TURNS
         while not self._is_finished(last) and self.turn < end:
             self.turn += 1
@@ -373,6 +328,7 @@ class SimulatedWorld:
                 self._step_companion()
             if self.orphans and self.rng.random() < 0.3:
                 step_orphans(self)
+            self.crowd.go_on()
             if last.process.over and not self._is_finished(last):
                 last = self._start_engine(available_now=True)
             self._wait(self.limits.lock_duration_ms // 3)
@@ -395,16 +351,21 @@ class SimulatedWorld:
             companion.see_owner()
         engine.note(f"v{version}", commit.kind, f"batch {commit.batch_id}", stale, records)
         if counts:
-            engine.held.update((one, held) for one, held in self.ledger.acquisitions.items() if held.version == version)
+            engine.held.update(
+                (one, held)
+                for one, held in self.ledger.acquisitions.items()
+                if held.version == version and held.member_id == engine.store.member_id
+            )
 
 
-def run_seed(seed: int, *, is_late: bool | None = None) -> str:
+def run_seed(seed: int, *, is_late: bool | None = None, has_clients: bool = False) -> str:
     """Play a seed. Returns "" or what was wrong, with the trace and the line that does it again."""
-    world = SimulatedWorld(seed, is_late=is_late)
+    world = SimulatedWorld(seed, is_late=is_late, has_clients=has_clients)
     try:
         world.play()
     except Violation as broken:
         trace = "\n".join(world.trace)
-        again = f"make sim SEEDS=1 FIRST={seed}" if is_late is None else f"run_seed({seed}, is_late={is_late})"
+        given = f"run_seed({seed}, is_late={is_late}, has_clients={has_clients})"
+        again = f"make sim SEEDS=1 FIRST={seed}" if is_late is None else given
         return f"{trace}\n{world.scenario}\nseed {seed}: {broken}\n{again}"
     return ""

@@ -110,9 +110,11 @@ class Store(InMemoryShareStateStore):
     ) -> Sequence[PartitionOutcome]:
         self.of.point("decide", StateError)
         self.of.decides(now_ms, partition_inputs)
-        return super().advance(
+        outcomes = super().advance(
             partition_inputs, limits=limits, batch_id=batch_id, now_ms=now_ms, group_records=group_records
         )
+        self.of.has_decided(partition_inputs, outcomes)
+        return outcomes
 
     def was_committed(self, batch_id: int) -> bool:
         for _ in range(5):  # appends fail seldom; what comes after one is to be played often

@@ -53,7 +53,8 @@ class Scenario:
     resumes something, among what else may happen in a turn. ``setting_weight``: of one who changes a setting, likewise.
     ``different_keys``: of the records of a partition. ``most_throttles``: by a service, of each record
     before anything else. ``is_late``: calls outlast deliveries. ``outlive_rate``: how often workers outlive
-    their engine, if all answers come with the delivery.
+    their engine, if all answers come with the delivery. ``most_clients``: outside members at a time.
+    ``has_handlers``: there are others than these.
     """
 
     config: GroupConfig
@@ -83,6 +84,8 @@ class Scenario:
     most_throttles: int = 0
     is_late: bool = False
     outlive_rate: float = 0.0
+    most_clients: int = 0
+    has_handlers: bool = True
 
     def asked_ms(self, number: int) -> int | None:
         """The delay that a handler asks for with one of its releases."""
@@ -144,6 +147,14 @@ def _with_flow(found: Scenario, rng: Random) -> Scenario:
     in_flight = replace(found.config, max_in_flight=rng.choice([1, 2, 3, 5, 16, 40]))
     found = replace(found, config=in_flight, is_late=rng.random() < _LATE)
     return replace(found, outlive_rate=rng.choice([0.5, 0.5, 0.0, 1.0, 0.0, 0.0]))
+
+
+def with_clients(found: Scenario, seed: int) -> Scenario:
+    """The same group with outside members. Drawn by themselves, so that the plays without them stay what they are."""
+    rng = Random(f"clients of {seed}")
+    found = replace(found, steps=3 * found.steps, most_clients=rng.choice([1, 2, 3, 5]))
+    unordered = replace(found.config, delivery_order="none")  # an order by key is refused where clients may come
+    return replace(found, config=unordered, has_handlers=rng.random() < 0.7)
 
 
 def another_setting(config: GroupConfig, rng: Random, *, is_late: bool) -> GroupConfig:

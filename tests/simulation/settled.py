@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from share_spark.engine.step import LOSSES
+from share_spark.model.ids import is_client
 from share_spark.model.records import Doubt
 from share_spark.model.requests import Loss
 from share_spark.partition import PartitionLimits
@@ -79,13 +80,15 @@ def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:
 class Settled:
     """Of one record. ``start``: the SPSO before; an attempt below it goes on where the log start was higher once, also
     where an unclean leader election has moved that back since. ``until_ms``: before which it is not acquired, by the
-    commit that is judged."""
+    commit that is judged. ``has_clients``: some of them hold records of this share-partition; then locks end once more
+    when the log start is known."""
 
     books: Books
     one: At
     decided: Decided
     start: int
     until_ms: int | None = None
+    has_clients: bool = False
 
     def settle(self, was: Cell | None) -> Cell | Fate | None:
         """None: never acquired. A Cell: stays, or is Available now. A Fate: finished."""
@@ -98,6 +101,8 @@ class Settled:
         return self._settle_acquired(was)
 
     def _settle_acquired(self, was: Cell) -> Cell | Fate:
+        if is_client(was.member_id or ""):
+            return self._settle_lock_of_client(was)
         if self.books.is_late and self.one[1] < self.start:
             return self._settle_below(was)
         held = self.books.acquisitions[self.one]
@@ -115,7 +120,29 @@ class Settled:
         assert was.deadline_ms is not None
         if was.deadline_ms > self.decided.now_ms:
             return was
-        return was if is_own else self._lost(was, self._loss(was.member_id), None)
+        if is_own:
+            return Fate("log start", was.count) if self.has_clients and self._is_below() else was
+        return self._lost(was, self._loss(was.member_id), None)
+
+    def _settle_lock_of_client(self, was: Cell) -> Cell | Fate:
+        """Whoever has the group: it is an attempt that has failed, and nobody is suspected."""
+        assert was.deadline_ms is not None
+        if was.deadline_ms > self.decided.now_ms or self.one[0] not in self.decided.ends:
+            return was
+        return self.given_up(was)
+
+    def given_up(self, was: Cell) -> Cell | Fate:
+        """By an outside member: its lock has run out, or its session has ended."""
+        if self._is_below():
+            return Fate("log start", was.count)
+        self.books.failed[self.one] += 1
+        if self._is_used_up(was):
+            return Fate("delivery limit reached", was.count, by_client=True)
+        return _available(was.count, Doubt.NONE, was.excused)
+
+    def acknowledged_by_client(self, was: Cell, kind: int) -> Cell | Fate:
+        """Of a record that it holds, at or above the SPSO."""
+        return self._answered(was, Said(kind, None), self.decided.now_ms, by_client=True)
 
     def _settle_below(self, was: Cell) -> Cell | Fate:
         """No answer counts below the SPSO. There even the locks of an engine that lives end."""
@@ -133,20 +160,20 @@ class Settled:
         demand(not is_kept, self.one, "has an answer, which the next engine has not taken over")
         return loss_of(self.one, self.decided.courses[member_id])
 
-    def _answered(self, was: Cell, said: Said, since_ms: int) -> Cell | Fate:
+    def _answered(self, was: Cell, said: Said, since_ms: int, *, by_client: bool = False) -> Cell | Fate:
         if said.kind in LOSSES:
             lost = self._lost(was, Loss(said.kind), said.error)
             since_ms = self.decided.now_ms if said.kind == Loss.THROTTLED else since_ms
             return self._held_back(lost, said.delay_ms, since_ms) if said.delay_ms and isinstance(lost, Cell) else lost
         if said.kind == ACCEPT:
-            return Fate("accepted", was.count)
+            return Fate("accepted", was.count, by_client=by_client)
         if said.kind == REJECT:
-            return Fate("rejected", was.count, said.error)
+            return Fate("rejected", was.count, said.error, by_client=by_client)
         if said.kind == GAP:
             return Fate("gap")
         self.books.failed[self.one] += 1
         if self._is_used_up(was):
-            return Fate("delivery limit reached", was.count, said.error, self._is_below())
+            return Fate("delivery limit reached", was.count, said.error, self._is_below(), by_client)
         return Fate("log start") if self._is_below() else self._released(was, said)
 
     def _held_back(self, given_back: Cell, wait_ms: int, since_ms: int) -> Cell:
