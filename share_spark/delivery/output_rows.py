@@ -17,7 +17,7 @@ from share_spark.handlers.output_schema import Row, row_table
 from share_spark.model.errors import HandlerError
 
 if TYPE_CHECKING:
-    from share_spark.delivery.calling import Calls
+    from share_spark.delivery.calls import Calls
 
 _WRITE_EVERY_S = 0.05
 

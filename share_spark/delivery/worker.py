@@ -28,7 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
-from share_spark.delivery.calling import CallOutcome, Calls, call_handler, watched_code
+from share_spark.delivery.calling import call_handler, watched_code
+from share_spark.delivery.calls import CallOutcome, Calls
 from share_spark.delivery.kept_rows import KeptPlace, KeptWriter
 from share_spark.delivery.key_batches import TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
@@ -105,7 +106,7 @@ class HandlerTask:
     ``output_place``: where workers write files of output rows; None: the rows leave with the runs. ``keeps``: where
     they write released and rejected records; None: they do not. ``inputs``: records that come without Spark, not with
     the batches. ``ordered``: by key, which is then a column of the batches. Answers of a task leave at its end,
-    output rows batch by batch. If the contract is broken as a whole, one row that says so leaves instead.
+    output rows batch by batch. If the contract is broken as a whole, the report says so.
     """
 
     name: str
@@ -256,6 +257,8 @@ class _TaskRun:
             self.calls = calls = self._new_calls(limit)
             loss: Loss | None = None
             order = TaskOrder(self.task.topic) if self.task.ordered else None
+            if order is not None and handler.kind is not HandlerKind.RECORD:
+                batches = order.joined(batches)
             for index, batch in enumerate(batches):
                 if not index:
                     calls.until = time.monotonic() + self.task.terms.budget_s
@@ -263,28 +266,27 @@ class _TaskRun:
                     self._look_at_thread(batch)
                 if order is not None and self.keeps is not None:
                     self.keeps.add_all(parted(batch)[1])
-                for part, outcome in self._outcomes(handler, batch, calls, loss, order):
-                    log.add(part, outcome.answers)
-                    if self.keeps is not None:
-                        self.keeps.add(part, outcome.answers)
-                    if outcome.outputs is not None:
-                        yield from self._sent(outcome.outputs)
+                own, outcome = self._own_outcome(handler, batch, calls, loss, order)
+                log.add(own, outcome.answers)
+                if self.keeps is not None:
+                    self.keeps.add(own, outcome.answers)
+                if outcome.outputs is not None:
+                    yield from self._sent(outcome.outputs)
+                if outcome.fault is not None:
+                    raise outcome.fault
             calls.check(handler)
 
     def _handler(self) -> Handler:
         handler = opened_handler(self.task.name, self.task.payload)
         return replace(handler, timeout_ms=handler.limit_ms(self.task.terms.timeout_ms))
 
-    def _outcomes(
+    def _own_outcome(
         self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None, order: TaskOrder | None
-    ) -> Iterator[tuple[pa.RecordBatch, CallOutcome]]:
-        """Yield the records of a batch in parts, each with its outcome. Raises as ``_outcome``."""
-        if order is None or loss is not None:
-            own = batch if order is None else unmarked(batch)
-            yield own, self._outcome(handler, own, calls, loss)
-            return
-        call = functools.partial(self._outcome, handler, calls=calls, loss=None)
-        yield from order.outcomes(batch, calls, call, by_record=handler.kind is HandlerKind.RECORD)
+    ) -> tuple[pa.RecordBatch, CallOutcome]:
+        """Return the records of a batch that have to be delivered, and their outcome. Raises as ``_outcome``."""
+        if order is None:
+            return batch, self._outcome(handler, batch, calls, loss)
+        return order.outcome(batch, calls, functools.partial(self._outcome, handler, calls=calls, loss=loss))
 
     def _new_calls(self, limit: TimeLimit) -> Calls:
         terms = self.task.terms
@@ -309,7 +311,7 @@ class _TaskRun:
             self._reports(unknown_thread=thread)
 
     def _outcome(self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None) -> CallOutcome:
-        """Call the handler. Raises HandlerError, StateError (the ledger), and ShareError for a fault of our own."""
+        """Call the handler. Raises StateError (the ledger), and ShareError for a fault of our own."""
         if loss is None and calls.are_over(time.monotonic()):
             loss = Loss.NOT_ENTERED
         if loss is not None:
@@ -317,7 +319,7 @@ class _TaskRun:
             return CallOutcome(answers=Answers.same(batch.num_rows, loss, text))
         try:
             return call_handler(handler, batch, calls)
-        except (HandlerError, StateError):
+        except StateError:
             raise
         except Exception as fault:
             raise ShareError(f"delivery to handler {handler.name} failed: {exception_text(fault)}") from fault

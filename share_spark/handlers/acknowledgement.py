@@ -212,17 +212,17 @@ class Answers:
         found = np.where(np.isnan(said), costs, said)
         return replace(self, costs=np.where(self.codes == Loss.THROTTLED, 0.0, found))
 
-    def spread(self, rows: int, positions: npt.NDArray[np.int64]) -> Answers:
-        """Return answers for ``rows`` records: these for the ones at ``positions``, a release for the others."""
+    def spread(self, rows: int, positions: npt.NDArray[np.int64], other: Ack | Loss = Ack.RELEASE) -> Answers:
+        """Return answers for ``rows`` records: these for the ones at ``positions``, ``other`` for all others."""
 
-        def filled(values: npt.NDArray[Any], other: float) -> npt.NDArray[Any]:
-            found = np.full(rows, other, values.dtype)
+        def filled(values: npt.NDArray[Any], value: float) -> npt.NDArray[Any]:
+            found = np.full(rows, value, values.dtype)
             found[positions] = values
             return found
 
         return replace(
             self,
-            codes=filled(self.codes, Ack.RELEASE),
+            codes=filled(self.codes, other),
             error_ids=filled(self.error_ids, 0),
             delays_ms=filled(self.every_delay_ms, NO_DELAY),
             costs=filled(self.every_cost, NO_COST),

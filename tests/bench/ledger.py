@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_spark.delivery.calling import Calls, call_handler, watched_code
+from share_spark.delivery.calling import call_handler, watched_code
+from share_spark.delivery.calls import Calls
 from share_spark.delivery.ledger import CallLedger
 from share_spark.handlers.handler import arrow_handler, as_handler
 from share_spark.handlers.records import records_of

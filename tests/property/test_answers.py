@@ -15,7 +15,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.delivery.calling import Calls, call_handler
+from share_spark.delivery.calling import call_handler
+from share_spark.delivery.calls import Calls
 from share_spark.delta.data_file import parquet_of, statistics
 from share_spark.handlers.acknowledgement import Ack, Acknowledgement
 from share_spark.handlers.handler import arrow_handler, as_handler, pandas_handler

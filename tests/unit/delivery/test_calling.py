@@ -14,7 +14,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from share_spark.delivery.calling import FIRST_SLICE, CallOutcome, Calls, call_handler, watched_code
+from share_spark.delivery.batch_calls import FIRST_SLICE
+from share_spark.delivery.calling import call_handler, watched_code
+from share_spark.delivery.calls import CallOutcome, Calls
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import HANDLER_COLUMNS, Record, arrow_handler, as_handler, pandas_handler
 from share_spark.handlers.records import records_of
@@ -49,7 +51,14 @@ def call(
     handler = as_handler(function, **settings)
     limit_s = handler.timeout_ms / 1_000 if handler.timeout_ms else None
     with TimeLimit(limit_s, outside=watched_code()) as limit:
-        return call_handler(handler, batch, Calls(limit=limit, **(terms or {})))
+        return without_fault(call_handler(handler, batch, Calls(limit=limit, **(terms or {}))))
+
+
+def without_fault(outcome: CallOutcome) -> CallOutcome:
+    """Raises what a task raises."""
+    if outcome.fault is not None:
+        raise outcome.fault
+    return outcome
 
 
 # ------------------------------------------------------------------------------------ what handlers see

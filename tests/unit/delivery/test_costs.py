@@ -10,7 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from share_spark.delivery.calling import Calls, call_handler, watched_code
+from share_spark.delivery.calling import call_handler, watched_code
+from share_spark.delivery.calls import Calls
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, pandas_handler
 from share_spark.handlers.time_limit import TimeLimit

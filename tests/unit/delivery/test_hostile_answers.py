@@ -12,7 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from share_spark.delivery.calling import CallOutcome, Calls, call_handler
+from share_spark.delivery.calling import call_handler
+from share_spark.delivery.calls import CallOutcome, Calls
 from share_spark.delivery.ledger import CallLedger
 from share_spark.delivery.runs import RunLog
 from share_spark.delivery.task_report import TaskReport
@@ -22,7 +23,7 @@ from share_spark.handlers.handler import Record, arrow_handler, as_handler
 from share_spark.handlers.time_limit import TimeLimit
 from share_spark.model.errors import HandlerError
 from tests.support.hostile_answers import COSTS, NAMES, NAMES_OF_ROWS, PanicException, Unseen, answer_of, error_of, lone
-from tests.unit.delivery.test_calling import batch_of
+from tests.unit.delivery.test_calling import batch_of, without_fault
 
 _PLACE: Any = [pa.field("x", pa.int32()), pa.field("counts", pa.map_(pa.string(), pa.int64()))]
 OUTPUT = pa.schema(
@@ -43,7 +44,8 @@ def handled(handler: Any, records: int, path: Path, output: pa.Schema | None = N
     ledger = CallLedger(path, "orders")
     log = RunLog("orders")
     with TimeLimit(None) as limit:
-        outcome = call_handler(as_handler(handler, output=output), batch, Calls(limit=limit, ledger=ledger))
+        made = as_handler(handler, output=output)
+        outcome = without_fault(call_handler(made, batch, Calls(limit=limit, ledger=ledger)))
     log.add(batch, outcome.answers)
     ledger.close()
     again = CallLedger(path, "orders")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from share_spark.delivery import key_batches
+from share_spark.delivery.key_batches import JOINED_ROWS
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.result import DeliveryResult, decoded, read_once
@@ -20,6 +22,7 @@ from share_spark.delivery.worker import HandlerTask, Terms
 from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, pandas_handler
+from share_spark.model.errors import HandlerError, TopicUnreachableError
 from share_spark.model.requests import Loss
 from tests.unit.delivery.test_calling import batch_of
 
@@ -39,7 +42,7 @@ def records(keys: str, counts: Mapping[int, int] | None = None, *, size: int = 4
     return [whole.slice(at, size) for at in range(0, len(keys), size)]
 
 
-def run(function: Callable[..., Any], batches: Sequence[pa.RecordBatch], **settings: Any) -> DeliveryResult:
+def run(function: Callable[..., Any], batches: Iterable[pa.RecordBatch], **settings: Any) -> DeliveryResult:
     output, terms = settings.pop("output", None), settings.pop("terms", Terms())
     handler = as_handler(function, output=output)
     task = HandlerTask(
@@ -156,6 +159,34 @@ def test_a_batch_has_no_key_twice_and_successors_come_in_the_next_one() -> None:
     handler = Handler()
     run(noted(handler, "batch"), records("aab.ba.a", size=8))
     assert handler.calls == [[0, 2, 3, 6], [1, 4], [5], [7]]
+
+
+def test_batches_are_joined_so_that_calls_are_few_and_no_call_has_more_records_than_a_batch() -> None:
+    handler = Handler()
+    run(noted(handler, "batch"), records("ab" * 4 + "cdefg", size=2))
+    assert handler.calls == [[0, 1], [8, 9], [10, 11], [12], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_read_before_the_topic_could_not_be_reached_is_handled(kind: str) -> None:
+    def read() -> Iterator[pa.RecordBatch]:
+        yield from records("aab", size=1)
+        raise TopicUnreachableError("gone")
+
+    handler = Handler()
+    run(noted(handler, kind), read())
+    assert sorted(handler.entered) == [0, 1, 2]
+
+
+def test_what_was_answered_before_the_contract_was_broken_is_valid() -> None:
+    @arrow_handler
+    def handle(batch: pa.RecordBatch) -> Any:
+        return [1] * batch.num_rows if 0 in batch.column("offset").to_pylist() else [1] * 7
+
+    result = run(handle, records("aab.ba"))
+    assert isinstance(result.fault, HandlerError)
+    (found,) = result.partitions.values()
+    assert found.ranges == ((0, 0, 1), (1, 1, NOT_ENTERED), (2, 3, 1), (4, 5, NOT_ENTERED))
 
 
 def test_a_pandas_frame_has_no_key_twice() -> None:
@@ -277,7 +308,9 @@ def play(seed: int, kind: str) -> None:
     counts = {offset: -1 for offset in range(60) if rng.random() < 0.1}
     said = {offset: rng.choice([2, 2, 3]) for offset in range(60) if rng.random() < 0.2}
     handler = Handler(said)
-    result = run(noted(handler, kind), records(keys, counts, size=rng.choice([1, 7, 60])))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(key_batches, "JOINED_ROWS", rng.choice([1, 20, JOINED_ROWS]))
+        result = run(noted(handler, kind), records(keys, counts, size=rng.choice([1, 7, 60])))
     assert answers(result) == model(keys, counts, said)
     check_calls(keys, handler.calls, said)
 
@@ -298,8 +331,8 @@ def test_it_comes_to_the_same_as_one_record_after_another(kind: str, seed: int) 
     [
         ("record", "KeyOrder.hold_back", lambda *_: None),
         ("batch", "KeyOrder.hold_back", lambda *_: None),
-        ("record", "BatchOrder._answered", lambda *_: None),
-        ("batch", "BatchOrder._answered", lambda *_: None),
+        ("record", "BatchOrder.note", lambda *_: None),
+        ("batch", "BatchOrder.note", lambda *_: None),
         ("record", "BatchOrder.admitted", lambda _order, records, *_: records),
         ("batch", "_ranks", lambda numbers: np.zeros(len(numbers), np.intp)),
     ],
