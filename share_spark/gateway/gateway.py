@@ -61,7 +61,11 @@ class Gateway:
         way = door or Door()
         found = cls._listening(listen, groups, catalog, register, way, way.to_others)
         found._register = register
-        register.start(advertised or found.address, lambda was_silent: groups.hand_over(all_of_them=was_silent))
+        try:
+            register.start(advertised or found.address, lambda was_silent: groups.hand_over(all_of_them=was_silent))
+        except BaseException:
+            found.close()
+            raise
         return found
 
     @classmethod

@@ -43,8 +43,8 @@ class _Seen(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class NodeRegister:
-    """``Nodes`` that tell of each other in files. ``on_change``: called, in a thread of the register, when others have
-    come or gone; True: this node may have counted as gone meanwhile."""
+    """``Nodes`` that tell of each other in files. ``on_change``: called, in a thread of its own, when others have come
+    or gone; True: this node may have counted as gone meanwhile."""
 
     directory: str
     me: Node
@@ -62,8 +62,11 @@ class NodeRegister:
         """Return the register of the gateways on this state, with the others as they are now. Raises EnvironmentFault:
         another one has the id of ``me``."""
         found = cls(directory=f"{state}/{_DIRECTORY}", me=me)
-        found._refuse_double()
-        found.look()
+        try:
+            found._refuse_double()
+            found.look()
+        except OSError as fault:
+            raise found._unusable(fault) from fault
         return found
 
     @property
@@ -72,9 +75,12 @@ class NodeRegister:
         return self._live or (self.me,)
 
     def start(self, address: Address, on_change: Callable[[bool], None]) -> None:
-        """Tell the others of this node, at this address, from now on."""
+        """Tell the others of this node, at this address, from now on. Raises EnvironmentFault."""
         self.me, self.on_change = self.me._replace(address=address), on_change
-        self.beat()
+        try:
+            self.beat()
+        except OSError as fault:
+            raise self._unusable(fault) from fault
         self.look()
         self._thread = threading.Thread(target=self._run, name="share-spark-nodes", daemon=True)
         self._thread.start()
@@ -96,10 +102,9 @@ class NodeRegister:
                 was_silent = self.beat()
                 self.look()
                 if was_silent or before != self._live:
-                    _log.info(
-                        "the gateways are now %s", ", ".join(f"{one.node_id} at {one.address}" for one in self.live)
-                    )
-                    self.on_change(was_silent)
+                    _log.info("the gateways are now those with the ids %s", [one.node_id for one in self.live])
+                    # Beside all else: engines may take longer to end than a file may be silent.
+                    threading.Thread(target=self.on_change, args=(was_silent,), daemon=True).start()
             except Exception:  # noqa: BLE001 - the storage may answer the next time
                 _log.warning("the register of gateways in %s cannot be used now", self.directory, exc_info=True)
 
@@ -140,6 +145,9 @@ class NodeRegister:
             if (now := file.read()) and now != first:
                 text = f"node id {self.me.node_id} is that of the gateway at {other.address}: choose another --node-id"
                 raise EnvironmentFault(text)
+
+    def _unusable(self, fault: OSError) -> EnvironmentFault:
+        return EnvironmentFault(f"gateways cannot be registered in {self.directory}: {fault.strerror or fault}")
 
     def _file(self, node_id: int) -> SmallFile:
         return SmallFile.of(None, f"{self.directory}/{node_id}")

@@ -359,3 +359,10 @@ def test_consumers_go_on_when_a_gateway_goes(
         accepted_until(found, 20_000, accepted)
     assert set(accepted) == set(range(1, 20_001))
     assert max(accepted.values()) == 1
+
+
+def test_a_gateway_that_cannot_register_does_not_start(place: Place) -> None:
+    Path(place.state).mkdir()
+    (Path(place.state) / "_gateways").write_text("a file")
+    with pytest.raises(EnvironmentFault, match="gateways cannot be registered in"), place.gateway():
+        pass
