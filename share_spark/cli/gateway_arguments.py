@@ -44,6 +44,11 @@ def add_gateway_user(command: ArgumentParser) -> None:
     add("--topic", action="append", default=[], metavar="NAME", help="... and their records of this topic; repeatable")
     changes = "may change and delete these groups, their offsets and settings"
     add("--administer", action=BooleanOptionalAction, help=changes)
+    add(
+        "--act-as-broker",
+        action=BooleanOptionalAction,
+        help="may read and write the state of all groups, as brokers do",
+    )
 
 
 def door_settings(given: Namespace, file: Mapping[str, str]) -> dict[str, str]:

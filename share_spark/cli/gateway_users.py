@@ -33,7 +33,12 @@ def _rules(given: Namespace, former: User | None) -> Rules:
     """Return the rules that are given, over those that there were. Raises ConfigError."""
     if former is None and not (given.group and given.topic):
         raise ConfigError("a new user needs --group and --topic: a name, or the beginning of names: 'billing*', '*'")
-    said = {"groups": tuple(given.group), "topics": tuple(given.topic), "administers": given.administer}
+    said = {
+        "groups": tuple(given.group),
+        "topics": tuple(given.topic),
+        "administers": given.administer,
+        "acts_as_broker": given.act_as_broker,
+    }
     return replace(
         Rules() if former is None else former.rules,
         **{key: value for key, value in said.items() if value not in (None, ())},

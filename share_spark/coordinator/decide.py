@@ -71,10 +71,7 @@ def decide(
         return CoordinatorDecision(StateTombstone(key=key) if state else None, _done(request))
     assert state is not None, "_fenced refuses the rest"
     if isinstance(request, ReadStateSummary):
-        start_offset = settled_start(state.start_offset, state.state_batches)
-        return CoordinatorDecision(
-            None, replace(_done(request), state_epoch=state.state_epoch, start_offset=start_offset)
-        )
+        return CoordinatorDecision(None, _summary_of(state, request))
     if isinstance(request, ReadState):
         return CoordinatorDecision(_raised_leader_epoch(state, request, updates_per_snapshot), _all_of(state, request))
     return CoordinatorDecision(_written(state, request, updates_per_snapshot), _done(request))
@@ -210,6 +207,15 @@ def _written(state: ShareState, request: WriteState, updates_per_snapshot: int) 
 
 def _done(request: StateRequest) -> StateResult:
     return StateResult(topic_id=request.topic_id, partition=request.partition)
+
+
+def _summary_of(state: ShareState, request: ReadStateSummary) -> StateResult:
+    return replace(
+        _done(request),
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=settled_start(state.start_offset, state.state_batches),
+    )
 
 
 def _all_of(state: ShareState, request: ReadState) -> StateResult:

@@ -90,13 +90,15 @@ class ShareGroupStateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateResult:
-    """The answer to one entry. The last three are set only in answers that carry them: Read all, ReadSummary two."""
+    """The answer to one entry. The last four are set only in answers that carry them: Read has all but the leader
+    epoch, ReadSummary all but the batches."""
 
     topic_id: str
     partition: int
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
     state_epoch: int | None = None
+    leader_epoch: int | None = None
     start_offset: int | None = None
     state_batches: tuple[StateBatch, ...] | None = None
 

@@ -20,17 +20,28 @@ class GroupRefusedError(ShareError):
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
+class ClusterRefusedError(ShareError):
+    """The client: its user has no right to act as a broker."""
+
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+    def __init__(self) -> None:
+        super().__init__("Cluster authorization failed.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """The rules of one user. ``groups`` and ``topics``: names, or beginnings of names with a star after them.
-    ``administers``: may change and delete these groups, their offsets and their settings."""
+    ``administers``: may change and delete these groups, their offsets and their settings. ``acts_as_broker``: may read
+    and write the state of all groups (Kafka: the operation ClusterAction)."""
 
     groups: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     administers: bool = False
+    acts_as_broker: bool = False
 
 
-EVERYTHING = Rules(groups=("*",), topics=("*",), administers=True)
+EVERYTHING = Rules(groups=("*",), topics=("*",), administers=True, acts_as_broker=True)
 """The rules where nobody has to log in."""
 
 
@@ -39,6 +50,7 @@ class Need(Enum):
 
     USE = auto()
     ADMINISTER = auto()
+    ACT_AS_BROKER = auto()
 
 
 NEEDS: Mapping[int, Need] = {
@@ -55,6 +67,11 @@ NEEDS: Mapping[int, Need] = {
     apis.SHARE_GROUP_DESCRIBE.key: Need.USE,
     apis.SHARE_FETCH.key: Need.USE,
     apis.SHARE_ACKNOWLEDGE.key: Need.USE,
+    apis.INITIALIZE_SHARE_GROUP_STATE.key: Need.ACT_AS_BROKER,
+    apis.READ_SHARE_GROUP_STATE.key: Need.ACT_AS_BROKER,
+    apis.WRITE_SHARE_GROUP_STATE.key: Need.ACT_AS_BROKER,
+    apis.DELETE_SHARE_GROUP_STATE.key: Need.ACT_AS_BROKER,
+    apis.READ_SHARE_GROUP_STATE_SUMMARY.key: Need.ACT_AS_BROKER,
     apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: Need.USE,
     apis.ALTER_SHARE_GROUP_OFFSETS.key: Need.ADMINISTER,
     apis.DELETE_SHARE_GROUP_OFFSETS.key: Need.ADMINISTER,
@@ -82,6 +99,11 @@ class Grant:
     def topic(self, topic: str) -> bool:
         """Return whether the request may be about this topic."""
         return _has(self.rules.topics, topic)
+
+    @property
+    def cluster(self) -> bool:
+        """Whether the request may do what brokers do."""
+        return self.need is Need.ACT_AS_BROKER and self.rules.acts_as_broker
 
     def require_group(self, group_id: str) -> None:
         """Raise GroupRefusedError unless the request may be about this group."""

@@ -42,6 +42,12 @@ SHARE_GROUP_HEARTBEAT = Api(key=76, name="ShareGroupHeartbeat", versions=range(1
 SHARE_GROUP_DESCRIBE = Api(key=77, name="ShareGroupDescribe", versions=range(1, 2))
 SHARE_FETCH = Api(key=78, name="ShareFetch", versions=range(1, 3))
 SHARE_ACKNOWLEDGE = Api(key=79, name="ShareAcknowledge", versions=range(1, 3))
+# Of the state of share-partitions. The later versions have a count of finished records, which is not kept here.
+INITIALIZE_SHARE_GROUP_STATE = Api(key=83, name="InitializeShareGroupState", versions=range(1))
+READ_SHARE_GROUP_STATE = Api(key=84, name="ReadShareGroupState", versions=range(1))
+WRITE_SHARE_GROUP_STATE = Api(key=85, name="WriteShareGroupState", versions=range(1))
+DELETE_SHARE_GROUP_STATE = Api(key=86, name="DeleteShareGroupState", versions=range(1))
+READ_SHARE_GROUP_STATE_SUMMARY = Api(key=87, name="ReadShareGroupStateSummary", versions=range(1))
 DESCRIBE_SHARE_GROUP_OFFSETS = Api(key=90, name="DescribeShareGroupOffsets", versions=range(2))
 ALTER_SHARE_GROUP_OFFSETS = Api(key=91, name="AlterShareGroupOffsets", versions=range(1))
 DELETE_SHARE_GROUP_OFFSETS = Api(key=92, name="DeleteShareGroupOffsets", versions=range(1))
@@ -73,6 +79,11 @@ _APIS = {
         SHARE_GROUP_DESCRIBE,
         SHARE_FETCH,
         SHARE_ACKNOWLEDGE,
+        INITIALIZE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE,
+        WRITE_SHARE_GROUP_STATE,
+        DELETE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE_SUMMARY,
         DESCRIBE_SHARE_GROUP_OFFSETS,
         ALTER_SHARE_GROUP_OFFSETS,
         DELETE_SHARE_GROUP_OFFSETS,

@@ -64,4 +64,9 @@ class NodeLogin:
 
 
 def _rules_of(said: Any) -> Rules:
-    return Rules(groups=tuple(said["groups"]), topics=tuple(said["topics"]), administers=bool(said["administers"]))
+    return Rules(
+        groups=tuple(said["groups"]),
+        topics=tuple(said["topics"]),
+        administers=bool(said["administers"]),
+        acts_as_broker=bool(said["acts_as_broker"]),
+    )

@@ -27,6 +27,7 @@ from share_spark.gateway.offset_admin import OffsetAdmin
 from share_spark.gateway.passing_on import PassingOn
 from share_spark.gateway.served_groups import NotServedError, ServedGroups
 from share_spark.gateway.share_service import ShareService
+from share_spark.gateway.state_admin import StateAdmin
 from share_spark.gateway.topic_admin import TopicAdmin
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.kafka.topic_ids import topic_id_of
@@ -55,6 +56,7 @@ class Service:
         self._shares, self._others = ShareService(groups, catalog), PassingOn(nodes, tls)
         known = KnownGroups(groups, catalog)
         group_admin, offset_admin = GroupAdmin(known), OffsetAdmin(known)
+        state_admin = StateAdmin(known)
         config_admin, topic_admin = ConfigAdmin(groups), TopicAdmin(catalog, nodes)
         self._answers: dict[int, Callable[[RequestContext, Any], Awaitable[Answer | None]]] = {
             apis.METADATA.key: self._metadata,
@@ -65,6 +67,11 @@ class Service:
             apis.LIST_GROUPS.key: group_admin.list,
             apis.SHARE_GROUP_DESCRIBE.key: group_admin.describe,
             apis.DELETE_GROUPS.key: group_admin.delete,
+            apis.INITIALIZE_SHARE_GROUP_STATE.key: state_admin.answer,
+            apis.READ_SHARE_GROUP_STATE.key: state_admin.answer,
+            apis.WRITE_SHARE_GROUP_STATE.key: state_admin.answer,
+            apis.DELETE_SHARE_GROUP_STATE.key: state_admin.answer,
+            apis.READ_SHARE_GROUP_STATE_SUMMARY.key: state_admin.answer,
             apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: offset_admin.describe,
             apis.ALTER_SHARE_GROUP_OFFSETS.key: offset_admin.alter,
             apis.DELETE_SHARE_GROUP_OFFSETS.key: offset_admin.delete,

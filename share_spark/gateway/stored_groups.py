@@ -10,7 +10,9 @@ from share_spark.admin.group_details import GroupPhase, phase_of
 from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.admin.state_reader import GroupState, StateReader
 from share_spark.coordinator.group import ShareGroup
+from share_spark.coordinator.messages import ShareGroupStateRequest, StateResult
 from share_spark.delta.location import Location
+from share_spark.maintenance.share_coordinator import DeltaShareCoordinator
 from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
 from share_spark.model.dynamic_config import ConfigEntry, altered, entries, over
 from share_spark.spark.on_demand import AnySpark
@@ -63,6 +65,12 @@ class StoredGroups:
         """Delete a group, if it is there."""
         if self.phase(group_id) is not None:
             self._admin.delete_group(group_id)
+
+    def state(self, asked: ShareGroupStateRequest, topic_names: Mapping[str, str]) -> Sequence[StateResult]:
+        """Return the answers of the share coordinator. ``topic_names``: by id, of topics that may be new to a group."""
+        shares = DeltaShareCoordinator(self.spark, self.location, topic_names=topic_names)
+        shares.load()
+        return shares.answer(asked)
 
     # --------------------------------------------------------------------------------------------- configs
 

@@ -23,7 +23,8 @@ from share_spark.model.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
-_RULES = ("groups", "topics", "administers")
+_FLAGS = ("administers", "acts_as_broker")
+_RULES = ("groups", "topics", *_FLAGS)
 _ITERATIONS = 16_384
 _SALT_BYTES = 16
 _LOOK_S = 1.0
@@ -115,9 +116,9 @@ def _user(name: str, table: Mapping[str, Any]) -> User:
 
 def _rule(where: str, name: str, value: Any) -> Any:
     """Return the value of a rule, as it is in ``Rules``."""
-    if name == "administers":
+    if name in _FLAGS:
         if not isinstance(value, bool):
-            raise ConfigError(f"{where}: administers must be true or false")
+            raise ConfigError(f"{where}: {name} must be true or false")
         return value
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ConfigError(f"{where}: {name} must be a list of names")

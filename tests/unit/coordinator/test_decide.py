@@ -388,7 +388,9 @@ def test_o5_a_snapshot_with_a_reserved_epoch_is_a_tombstone(coordinator: Coordin
 
 def test_r103_the_summary_passes_over_final_batches_at_the_front(coordinator: Coordinator) -> None:
     coordinator.write(-1, (100, 104, D, 1), (105, 105, X, 2), (107, 109, D, 1))
-    assert coordinator.summary() == StateResult(topic_id=TOPIC, partition=0, state_epoch=3, start_offset=106)
+    assert coordinator.summary() == StateResult(
+        topic_id=TOPIC, partition=0, state_epoch=3, leader_epoch=0, start_offset=106
+    )
     assert coordinator.read().start_offset == 100
 
 
