@@ -90,7 +90,7 @@ class Batches:
     def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> Sequence[RecordBatch]:  # noqa: ARG002
+    def read(self, partition: TopicPartition, offset: int, *_: object) -> Sequence[RecordBatch]:
         world = self.world
         if not world.is_calm and world.rng.random() < world.scenario.refusal_rate:
             raise TopicUnreachableError(f"{partition} does not answer")

@@ -33,7 +33,7 @@ class Batches(NamedTuple):
 
     log: InMemoryTopicLog
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> Sequence[RecordBatch]:  # noqa: ARG002
+    def read(self, partition: TopicPartition, offset: int, *_: object) -> Sequence[RecordBatch]:
         _, end, _ = self.log.log_ends(partition.topic)[partition.partition]
         starts = range(offset - offset % 5, end, 5)
         return [RecordBatch(first, min(first + 4, end - 1), b"content") for first in starts]
