@@ -90,14 +90,14 @@ class Batches:
     def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
 
-    def read(self, partition: TopicPartition, offset: int, *_: object) -> Sequence[RecordBatch]:
+    def read(self, at: TopicPartition, offset: int, *_: int) -> Sequence[RecordBatch]:
         world = self.world
         if not world.is_calm and world.rng.random() < world.scenario.refusal_rate:
-            raise TopicUnreachableError(f"{partition} does not answer")
-        log_start, end, _ = world.topics.log_ends(partition.topic)[partition.partition]
-        written = world.crowd.batches.get(partition, [])
+            raise TopicUnreachableError(f"{at} does not answer")
+        log_start, end, _ = world.topics.log_ends(at.topic)[at.partition]
+        written = world.crowd.batches.get(at, [])
         begin = bisect_left(written, max(offset, log_start), key=lambda batch: batch.last)
-        kept = [batch for batch in written[begin:] if self._is_kept(partition, batch, end)]
+        kept = [batch for batch in written[begin:] if self._is_kept(at, batch, end)]
         return [
             RecordBatch(batch.first, batch.last, f"{batch.first} {batch.last}".encode(), batch.is_control)
             for batch in kept[: world.rng.randint(1, 4)]

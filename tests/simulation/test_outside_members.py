@@ -184,7 +184,7 @@ def what_an_unknown_session_says_is_dropped(patch: pytest.MonkeyPatch) -> None:
     async def drop(*_: object) -> None:
         return
 
-    patch.setattr(ShareService, "_take_without_session", drop)
+    patch.setattr(ShareService, "_take_late", drop)
 
 
 def an_answer_that_nobody_takes_releases_all(patch: pytest.MonkeyPatch) -> None:

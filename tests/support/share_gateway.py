@@ -33,8 +33,8 @@ class Batches(NamedTuple):
 
     log: InMemoryTopicLog
 
-    def read(self, partition: TopicPartition, offset: int, *_: object) -> Sequence[RecordBatch]:
-        _, end, _ = self.log.log_ends(partition.topic)[partition.partition]
+    def read(self, at: TopicPartition, offset: int, *_: int) -> Sequence[RecordBatch]:
+        _, end, _ = self.log.log_ends(at.topic)[at.partition]
         starts = range(offset - offset % 5, end, 5)
         return [RecordBatch(first, min(first + 4, end - 1), b"content") for first in starts]
 
