@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from share_spark.spark.files import StorageFiles
+from share_spark.spark.files import Ready, StorageFiles, written
 from share_spark.spark.hadoop_files import files_at
 from share_spark.spark.on_demand import AnySpark
 from share_spark.spark.public_files import LocalFiles, local_path
@@ -107,10 +107,9 @@ class CommitFiles:
         """Return the path of a sidecar of a checkpoint, as storage has it; ``path``: as the checkpoint has it."""
         return path if "/" in path else f"{self._directory}/_sidecars/{path}"
 
-    def commit(self, version: int, text: str) -> bool:
-        """Write the file of this commit if there is none; return whether it did. Raises OSError, NotImplementedError as
-        ``StorageFiles.commit``."""
-        return self.storage.commit(self._file(version), text.encode())
+    def commit(self, version: int, text: str, ready: Ready = written) -> bool:
+        """Write the file of this commit if there is none, as ``StorageFiles.commit``, and raise as that does."""
+        return self.storage.commit(self._file(version), text.encode(), ready)
 
     def remove(self, version: int) -> None:
         """Delete the file of a commit."""

@@ -6,7 +6,8 @@
 
 So of two writers exactly one gets a version, and the other one learns it before it has written anything: where Spark's
 append has to check afterwards who came before it, this one compares and swaps. It takes milliseconds on a local disk,
-whatever the length of the log.
+whatever the length of the log, most of which is the disk's: so a file may be written beside its commit (``begin``),
+which appears when both are safe.
 
 Two things make an absent version another one than the next, and are checked at each commit:
 
@@ -39,6 +40,7 @@ from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
 from share_spark.spark.delta_log import clean_log, write_checkpoint
+from share_spark.spark.files import Ready, written
 from share_spark.spark.on_demand import AnySpark, given_session
 
 _log = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class _Change(NamedTuple):
     replaced: Replaced | None
     operation: str
     is_blind: bool
+    files_are_ready: Ready
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +83,7 @@ class DirectAppends:
     _commits: int = 0
     _columns: TableColumns = field(init=False)
     _last: _Change | None = None
+    _begun: Ready = written
 
     def __post_init__(self) -> None:
         self._columns = self.log.columns
@@ -135,6 +139,13 @@ class DirectAppends:
         self.put(file, content)
         return file
 
+    def begin(self, rows: pa.Table, values: Mapping[str, str | None]) -> DataFile:
+        """Begin to write a file as ``write`` does. It is there before the next commit is."""
+        self._check_there()
+        file, content = made_in_memory(rows, values, ())
+        self._begun = self.log.files.storage.begin_write(f"{self.directory}/{file.path}", content)
+        return file
+
     def put(self, file: DataFile, content: bytes) -> None:
         """Put the file into the table's directory; it is in no commit yet. Raises what the storage raises."""
         self.log.files.storage.write(f"{self.directory}/{file.path}", content)
@@ -158,7 +169,8 @@ class DirectAppends:
         or another writer has overwritten the commit before), and then nothing has happened; what the storage raises,
         and then it may have happened.
         """
-        change = _Change(files, note, transactions or {}, replaced, operation, blind)
+        change = _Change(files, note, transactions or {}, replaced, operation, blind, self._begun)
+        self._begun = written
         self._check_numbers(change)
         self._check_columns()
         self.make_good(meanwhile)
@@ -182,7 +194,7 @@ class DirectAppends:
         while True:
             if not self.log.is_there():
                 self._open_again(change, meanwhile)
-            if self.log.put(self._text(change)):
+            if self.log.put(self._text(change), change.files_are_ready):
                 self._last = change
                 self._count()
                 return self.log.version

@@ -28,6 +28,7 @@ from share_spark.delta.table_features import (
 )
 from share_spark.delta.table_layout import TableColumns, TableLayout, unknown_partition_column
 from share_spark.model.errors import ConfigError, StateError
+from share_spark.spark.files import Ready, written
 
 MOST_CHECKPOINT_BYTES = 64 << 20
 """The size of a checkpoint of some 500,000 files. Larger ones are left to Spark."""
@@ -162,14 +163,14 @@ class TableLog:
     def _gone(self) -> StateError:
         return StateError(f"the Delta table in {self.files.directory} is gone, or another one is in its place")
 
-    def put(self, text: str) -> bool:
-        """Commit ``text`` as the next version, if there is none of that number; return whether it did.
+    def put(self, text: str, ready: Ready = written) -> bool:
+        """Commit ``text`` as the next version, if there is none of that number, after ``ready``; return whether it did.
 
         Raises StateError: clean-up ran at this moment, and either nothing has happened or the outcome is unknown; and
         what the storage raises.
         """
         version = self.version + 1
-        if not self.files.commit(version, text):
+        if not self.files.commit(version, text, ready):
             return False
         if not self.is_there():
             self._check_counts(version, text)

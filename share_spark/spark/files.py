@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -21,6 +22,14 @@ _COMPLETE_WHEN_SEEN = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "oss", "cosn",
 
 class NoHardLinksError(NotImplementedError):
     """Raised for a local file system without hard links, where a commit cannot be put only if it is absent."""
+
+
+Ready = Callable[[], None]
+"""A function that returns when something is safe that was begun."""
+
+
+def written() -> None:
+    """Return: it is safe already."""
 
 
 class TotalSize(NamedTuple):
@@ -52,6 +61,12 @@ class StorageFiles(ABC):
     @abstractmethod
     def write(self, path: str, content: bytes) -> None:
         """Write in place, over what is there; directories are made. Readers may see a part of it (see ``put``)."""
+
+    def begin_write(self, path: str, content: bytes) -> Ready:
+        """Begin to write a file as ``write`` does. It is there, and safe, when the function that is returned has
+        returned; that raises what ``write`` does, and may be called again."""
+        self.write(path, content)
+        return written
 
     @abstractmethod
     def create(self, path: str, content: bytes) -> bool:
@@ -103,9 +118,10 @@ class StorageFiles(ABC):
         """Whether ``commit`` is possible, if that is known without a try."""
         return False
 
-    def commit(self, path: str, content: bytes) -> bool:
+    def commit(self, path: str, content: bytes, ready: Ready = written) -> bool:
         """Write a file of a Delta log if there is none, so that one of several at once does; return whether it did. It
-        appears whole. Its directory is there; OSError if not. As safe as Delta's own commits to this storage.
+        appears whole, and after ``ready`` has returned, which is called in any case. Its directory is there; OSError if
+        not. As safe as Delta's own commits to this storage.
 
         Raises NotImplementedError where that is impossible, NoHardLinksError if a local file system is the reason."""
         raise NotImplementedError(f"no file of a Delta log can be put to {path}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from share_spark.spark.capabilities import HADOOP_FILES, LOG_STORE, PARTIAL_WRITES, is_allowed, use
-from share_spark.spark.files import StorageFiles, TotalSize, shows_partial_writes_by
+from share_spark.spark.files import Ready, StorageFiles, TotalSize, shows_partial_writes_by, written
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.spark.public_files import LocalFiles, local_path, public_files
 
@@ -128,7 +128,9 @@ class HadoopFiles(StorageFiles):
     def can_commit(self) -> bool:
         return is_allowed(LOG_STORE)
 
-    def commit(self, path: str, content: bytes) -> bool:
+    def commit(self, path: str, content: bytes, ready: Ready = written) -> bool:
+        ready()
+
         def private() -> bool:
             return self.commit_by_delta(path, content)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import shutil
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
 from share_spark.model.errors import ConfigError
-from share_spark.spark.files import NoHardLinksError, StorageFiles, TotalSize, shows_partial_writes_by
+from share_spark.spark.files import NoHardLinksError, Ready, StorageFiles, TotalSize, shows_partial_writes_by, written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +90,13 @@ def make_durable_directory(directory: Path) -> None:
     sync_directory(directory.parent)
 
 
+@functools.cache
+def _beside() -> ThreadPoolExecutor:
+    """Return threads for writes beside others: what two of them put on a disk at a time takes little longer than what
+    one does. They stay, as a new one takes as long as a write."""
+    return ThreadPoolExecutor(thread_name_prefix="share-spark-files")
+
+
 class LocalFiles(StorageFiles):
     """The files on the disks of this machine."""
 
@@ -116,6 +125,12 @@ class LocalFiles(StorageFiles):
         write_durably(at, content)
         sync_directory(at.parent)
 
+    def begin_write(self, path: str, content: bytes) -> Ready:
+        try:
+            return _beside().submit(self.write, path, content).result
+        except RuntimeError:  # the interpreter ends, and begins nothing any more
+            return super().begin_write(path, content)
+
     def create(self, path: str, content: bytes) -> bool:
         at = _local(path)
         at.parent.mkdir(parents=True, exist_ok=True)
@@ -133,11 +148,12 @@ class LocalFiles(StorageFiles):
     def can_commit(self) -> bool:
         return True
 
-    def commit(self, path: str, content: bytes) -> bool:
+    def commit(self, path: str, content: bytes, ready: Ready = written) -> bool:
         at = _local(path)
         aside = at.with_name(f".{at.name}.{uuid.uuid4().hex}.tmp")
-        write_durably(aside, content)
         try:
+            write_durably(aside, content)
+            ready()
             is_made = _linked(aside, at)
             if is_made:
                 sync_directory(at.parent)
@@ -290,7 +306,7 @@ def _local(path: str) -> Path:
 def _local_text(path: str) -> str:
     """Return a plain path, or one with the scheme ``file``, which Spark writes as ``file:/`` and as ``file:///``. As in
     Hadoop's ``Path``, it has no escapes."""
-    return path if scheme_of(path) != "file" else "/" + path.partition(":")[2].lstrip("/")
+    return path if ":/" not in path or scheme_of(path) != "file" else "/" + path.partition(":")[2].lstrip("/")
 
 
 def _is_checksum(name: str) -> bool:

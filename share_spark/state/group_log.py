@@ -246,7 +246,7 @@ class GroupLog:
             note_of_others(found)
         if self.version < direct.log.version and not commits.holds(self.version):
             meanwhile(None)  # clean-up goes upwards: some may have gone before they were read
-        file = direct.write(rows, {"group_id": note.group_id, "segment": str(note.segment)})
+        file = direct.begin(rows, {"group_id": note.group_id, "segment": str(note.segment)})
         self.version = direct.commit([file], note=note.to_json(), meanwhile=meanwhile)
         if len(direct.log.active) > _MOST_FILES:
             direct.log.forget_files()

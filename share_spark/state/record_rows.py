@@ -6,7 +6,7 @@ Rows are built and read column by column: a share-partition can carry a hundred 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, chain, groupby, pairwise, repeat
 from operator import attrgetter
 from typing import Any
@@ -117,7 +117,9 @@ def _audit_columns(ended: Sequence[Sequence[EndedAttempt]], rows: int) -> list[A
     return [_lists(some, item, EndedAttempt._fields) for some, item in ((ended, _ENDED), (failed, _ERRORS))]
 
 
+@lru_cache(maxsize=32)
 def _no_lists(item: Any, rows: int) -> Any:
+    """Return a list column without values. Most columns of most commits are such, and arrays do not change."""
     offsets: Any = pa.array(np.zeros(rows + 1, np.int32))
     return pa.ListArray.from_arrays(offsets, pa.array([], item))
 
@@ -194,7 +196,7 @@ def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names
     """
     offsets = list(accumulate(map(len, rows), initial=0))
     if not offsets[-1]:
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array([], item))
+        return _no_lists(item, len(rows))
     parts = list(_parts(rows, len(names)))
     columns = [_column(parts, names.index(field.name), field) for field in item]
     values = pa.StructArray.from_arrays(columns, fields=list(item))

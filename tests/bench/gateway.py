@@ -31,7 +31,7 @@ from tests.bench.harness import Measure, compare, report, say
 from tests.bench.workloads import Scratch, create_topic, fill, share_group_from_earliest
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "1000000"))
-"""The records of a topic with large batches. Those with small ones have a quarter."""
+"""The records of a topic with large batches, and of the table. Topics with small ones have a quarter."""
 
 MOST_S = 120.0
 COMMITS, APPENDED = 500, 200_000
@@ -77,12 +77,12 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
             theirs[case] = consumed(bootstrap, kafka_group(bootstrap), case)
             with gateway(["--bootstrap-server", bootstrap], scratch.fresh("state")) as door:
                 ours[case] = consumed(door.address, "door", case, door.process.pid)
-            say(f"  {case}: Kafka's own {theirs[case]}; gateway {ours[case]}")
+            say(f"  {case}: Kafka's own {theirs[case].per_s:,.0f} records/s; gateway {ours[case]}")
     peer = _TOPICS[-1]
-    table = _table(spark, Path(scratch.fresh("topics")), peer)
+    table = _table(spark, Path(scratch.fresh("topics")), peer._replace(records=RECORDS))
     for count in CONSUMERS:
         with gateway(["--topic-table", table], scratch.fresh("state")) as door:
-            case = Case(peer._replace(is_table=True), count)
+            case = Case(peer._replace(is_table=True, records=RECORDS), count)
             ours[case], theirs[case] = consumed(door.address, "door", case, door.process.pid), theirs[Case(peer, count)]
         say(f"  {case}: gateway {ours[case]}")
     began = time.time()

@@ -109,7 +109,7 @@ POINTS = {
     "after dead letters are announced": Point(AnnouncedDeadLetters, "announce", after=True),
     "before the append": Point(_STORE, "commit"),
     "during the append": Point(_STORE, "commit"),
-    "after the rows are in a file": Point(DirectAppends, "write", after=True, only=_to_log),
+    "while the rows are put into a file": Point(DirectAppends, "begin", after=True, only=_to_log),
     "after the append": Point(DirectAppends, "commit", after=True, only=_of_records),
     "before forgetting": Point(DeltaSink, "forget"),
     "after forgetting": Point(DeltaSink, "forget", after=True),

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 KILLS = [
     Fault("after the append", SESSION, 2),
     Fault(IN_HANDLER),
-    Fault("after the rows are in a file"),
+    Fault("while the rows are put into a file"),
     Fault("after the output is appended"),
     Fault("after dead letters are appended"),
 ]

@@ -181,7 +181,7 @@ def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
     busy.produce(1)
     old = busy.engine()
     old.run()
-    write, left = DirectAppends.write, [lambda: (old.run(), old.run())]
+    write, left = DirectAppends.begin, [lambda: (old.run(), old.run())]
 
     def overtaken(self: DirectAppends, *given: Any) -> Any:
         while left:
@@ -189,7 +189,7 @@ def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
         return write(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(DirectAppends, "write", overtaken)
+        patch.setattr(DirectAppends, "begin", overtaken)
         new = busy.delta_store(busy, "new")
         assert new.claim().writer_epoch == 2
     assert new.segment > old.store.segment

@@ -328,8 +328,8 @@ def answers_are_lost(sink: DeltaSink) -> Iterator[None]:
     """Each append happens, and then raises: Spark's, and that of files."""
     table, commit = sink.table, CommitFiles.commit
 
-    def raises_after(files: CommitFiles, version: int, text: str) -> bool:
-        commit(files, version, text)
+    def raises_after(files: CommitFiles, version: int, *given: Any) -> bool:
+        commit(files, version, *given)
         raise Py4JError("connection reset")
 
     sink.table = RaisesAfter(path=table.path)

@@ -282,9 +282,9 @@ def test_an_append_whose_outcome_is_unknown_is_not_repeated(lab: EmbeddedLab, mo
     lab.create(topic, 1)
     commit, is_written = CommitFiles.commit, [True, False]
 
-    def failing(files: CommitFiles, version: int, text: str) -> bool:
+    def failing(files: CommitFiles, version: int, *given: Any) -> bool:
         if is_written.pop(0):
-            commit(files, version, text)
+            commit(files, version, *given)
         raise OSError("the storage is gone")
 
     monkeypatch.setattr(CommitFiles, "commit", failing)

@@ -47,10 +47,10 @@ def test_one_property_changes_and_nothing_else(files: CommitFiles, from_checkpoi
 def test_what_another_writer_changes_meanwhile_stays(files: CommitFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = CommitFiles.commit
 
-    def overtaken(self: CommitFiles, version: int, text: str) -> bool:
+    def overtaken(self: CommitFiles, version: int, *given: Any) -> bool:
         monkeypatch.setattr(CommitFiles, "commit", commit)
         assert change_properties(files, {OTHER: "theirs"}) == version
-        return commit(self, version, text)
+        return commit(self, version, *given)
 
     monkeypatch.setattr(CommitFiles, "commit", overtaken)
     assert change_properties(files, {NAME: "ours"}) == 2

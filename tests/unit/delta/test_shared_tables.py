@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_rows import Change, TableRows
 from share_spark.model.errors import ConfigError, StateError
+from share_spark.spark.files import Ready, written
 from share_spark.spark.public_files import LocalFiles
 
 COLUMNS = StructType([StructField("n", LongType()), StructField("t", StringType())])
@@ -34,11 +38,11 @@ class Disturbed(LocalFiles):
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
 
-    def commit(self, path: str, content: bytes) -> bool:
+    def commit(self, path: str, content: bytes, ready: Ready = written) -> bool:
         before, self.before = self.before, None
         if before is not None:
             before()
-        is_done = super().commit(path, content)
+        is_done = super().commit(path, content, ready)
         after, self.after = self.after, None
         if after is not None:
             after()
@@ -284,6 +288,48 @@ def test_what_was_written_survives_a_power_cut(tmp_path: Path, monkeypatch: pyte
     assert before[:2] == [("sync", "."), ("sync", "log")]
     assert any(what == "sync" and "7.json" in name for what, name in before)
     assert after[1:] == [("sync", "log/deep")]
+
+
+def begun(table: DirectAppends, number: int) -> int:
+    """As ``append``; the file is written beside its commit."""
+    return table.commit([table.begin(pa.table({"n": pa.array([number], pa.int64()), "t": ["ours"]}), {})])
+
+
+def test_a_commit_appears_after_its_file_is_safe(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, may_end, commits = os.fsync, threading.Event(), list[list[int]]()
+
+    def slow_sync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".parquet":
+            assert may_end.wait(10)
+            commits.append(place.versions())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+    with ThreadPoolExecutor() as threads:
+        found = threads.submit(begun, place.writer(), 1)
+        time.sleep(0.3)
+        assert not found.done()
+        may_end.set()
+        assert found.result(10) == 1
+    assert commits == [[0]]
+    assert place.rows() == [1]
+
+
+def test_a_file_that_could_not_be_written_is_in_no_commit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, table = os.fsync, place.writer()
+
+    def full(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".parquet":
+            raise OSError(errno.ENOSPC, "no space left on device")
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            begun(table, 1)
+    assert [one.name for one in (place.path / "_delta_log").iterdir() if one.suffix != ".json"] == []
+    assert (place.versions(), begun(table, 2)) == ([0], 1)
+    assert place.rows() == [2]
 
 
 # ------------------------------------------------------------------------------------------ what others commit
