@@ -31,7 +31,7 @@ work."""
 
 _MOST_TRIES = 3
 
-_STOP_SIGN = "stop"
+_BOOT, _STOP_SIGN = "boot", "stop"
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -64,11 +64,12 @@ class LedgerPlace:
         return self.shared is not None or self.one_machine
 
     def start(self) -> None:
-        """Write the boot id: if it is there, a missing ledger means that no record was entered."""
+        """Write the boot id. While it is there, workers may begin calls, and a missing ledger means that no record was
+        entered."""
         if self.outlives_us:
             own = self._group_directory() / self.member_id
             own.mkdir(parents=True, exist_ok=True)
-            (own / "boot").write_text(_boot_id())
+            (own / _BOOT).write_text(_boot_id())
 
     @property
     def kept_directory(self) -> str | None:
@@ -90,7 +91,8 @@ class LedgerPlace:
         """Return whether a worker of this engine is to stop: the engine stops, or another one has taken its place, and
         perhaps has removed what was left of it."""
         own = self._group_directory() / self.member_id
-        return self.outlives_us and ((own / _STOP_SIGN).exists() or not own.is_dir())
+        # Not whether the directory is there: a task that begins late makes it anew.
+        return self.outlives_us and ((own / _STOP_SIGN).exists() or not (own / _BOOT).exists())
 
     def clear(self) -> None:
         """Remove the ledgers: the last delivery is over."""
@@ -131,7 +133,7 @@ class LedgerPlace:
         if not self.outlives_us or not directory.is_dir():
             return
         for found in sorted(directory.iterdir()):
-            boot = found / "boot"
+            boot = found / _BOOT
             if found.name != self.member_id and boot.exists() and boot.read_text() == _boot_id():
                 yield found.name
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from share_spark.delivery.acquired_records import acquired_records, task_markers
-from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.reader_input import ReaderInput
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ports import OffsetSpan
@@ -181,8 +180,7 @@ def test_a_delivery_that_cannot_read_ends_with_a_fault_of_the_topic(spark: Spark
     lab.put(topic, {0: numbered(3)})
     source = reader(broker, timeout_ms=500)
     inputs = ReaderInput.of(source, [acquired(topic, 0, (0, 5, 1))], tasks=1, most_rows=10)
-    place = LedgerPlace(group="test", member_id=topic)
-    result = handled(task_markers(spark, 1), as_handler(lambda _: None), topic=topic, place=place, inputs=(inputs,))
+    result = handled(task_markers(spark, 1), as_handler(lambda _: None), topic=topic, inputs=(inputs,))
     assert isinstance(result.fault, TopicError)
     assert str(result.fault).endswith(f"gave no record of {topic}:0 within 0.5 s")
 

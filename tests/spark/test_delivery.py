@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
 
 from share_spark.delivery.deliver import _called, _marked
-from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.result import DeliveryResult, HeldFrame, decoded, read_once
 from share_spark.delivery.worker import DeliveryRun, HandlerTask, Terms
@@ -24,7 +22,7 @@ from share_spark.handlers.handler import Record, arrow_handler, as_handler, fram
 from share_spark.model.errors import HandlerError, TopicError
 from share_spark.model.ids import TopicPartition
 from share_spark.spark.threads import with_task_thread
-from tests.support.handled import handled
+from tests.support.handled import handled, new_place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,7 +251,7 @@ def test_output_of_another_attempt_is_not_taken_for_ours(records: DataFrame) -> 
     task = HandlerTask(
         name=handler.name,
         payload=packed(handler),
-        place=LedgerPlace(group="test", member_id=uuid.uuid4().hex),
+        place=new_place(),
         delivery="x",
         output=handler.output,
     )

@@ -14,7 +14,6 @@ import pytest
 
 from share_spark.delivery import key_batches
 from share_spark.delivery.key_batches import JOINED_ROWS
-from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.result import DeliveryResult, decoded, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA
@@ -24,6 +23,7 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, pandas_handler
 from share_spark.model.errors import HandlerError, TopicUnreachableError
 from share_spark.model.requests import Loss
+from tests.support.handled import new_place
 from tests.unit.delivery.test_calling import batch_of
 
 Key = str
@@ -49,7 +49,7 @@ def run(function: Callable[..., Any], batches: Iterable[pa.RecordBatch], **setti
         name=handler.name,
         payload=packed(handler),
         output=handler.output,
-        place=settings.pop("place", None) or LedgerPlace(group="test", member_id=uuid.uuid4().hex),
+        place=settings.pop("place", None) or new_place(),
         delivery="delivery",
         ordered=True,
         terms=terms,
@@ -230,7 +230,7 @@ def test_without_time_nothing_is_entered(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_repeat_holds_back_behind_what_the_run_before_has_not_finished(kind: str) -> None:
-    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    place = new_place()
     first = records("aab", size=3)
     run(noted(Handler({0: Ack.RELEASE}), kind), [first[0].slice(0, 1)], place=place)
     again = Handler()
@@ -244,7 +244,7 @@ def test_a_repeat_holds_back_behind_the_record_that_killed_the_worker() -> None:
         if record.offset == 1:
             raise KeyboardInterrupt
 
-    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    place = new_place()
     whole = records("aaab")
     with pytest.raises(KeyboardInterrupt):
         run(dies, whole, place=place)
@@ -255,7 +255,7 @@ def test_a_repeat_holds_back_behind_the_record_that_killed_the_worker() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_repeat_takes_a_batch_without_records(kind: str) -> None:
-    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    place = new_place()
     whole = records("aab")[0]
     run(noted(Handler(), kind), [whole.slice(0, 1)], place=place)
     result = run(noted(Handler(), kind), [whole.slice(0, 0), whole], place=place)
@@ -263,7 +263,7 @@ def test_a_repeat_takes_a_batch_without_records(kind: str) -> None:
 
 
 def test_a_repeat_goes_on_behind_what_the_run_before_has_finished() -> None:
-    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    place = new_place()
     whole = records("aab", size=3)
     run(noted(Handler(), "record"), [whole[0].slice(0, 1)], place=place)
     assert answers(run(noted(Handler(), "record"), whole, place=place)) == {0: 1, 1: 1, 2: 1}

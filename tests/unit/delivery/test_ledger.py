@@ -261,6 +261,16 @@ def test_a_worker_stops_once_another_engine_takes_over_or_has_removed_what_was_l
     assert not (tmp_path / "ledgers" / "group" / "one").exists()
 
 
+def test_a_task_that_begins_after_its_member_was_forgotten_enters_no_handler(tmp_path: Path) -> None:
+    """It makes the directory of its ledger anew."""
+    worker = Worker(tmp_path, lambda _: None)
+    successor = replace(worker.place, member_id="successor")
+    successor.show_stop_sign(worker.place.member_id)
+    successor.forget(successor.all_others())
+    worker.run()
+    assert {code for code, _ in worker.answers().values()} == {Loss.NOT_ENTERED}
+
+
 def test_the_next_engine_waits_for_a_worker_that_still_writes(tmp_path: Path) -> None:
     """Its call ends within that time, and counts; it begins no other one."""
 

@@ -6,7 +6,6 @@ import itertools
 import sys
 import threading
 import time
-import uuid
 import zipimport
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from share_spark.model.errors import HandlerError, ShareError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 from share_spark.spark.python_worker import drop_zip_importers
+from tests.support.handled import new_place
 from tests.unit.delivery.test_calling import batch_of
 
 Row = tuple[str, int, int, int, int, str | None]
@@ -243,7 +243,7 @@ def test_who_may_call(attempt: int, thread: str | None, first: bool) -> None:
 
 
 def made(handler: Handler, place: LedgerPlace | None = None, **settings: Any) -> HandlerTask:
-    place = place or LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    place = place or new_place()
     given = {"name": handler.name, "payload": packed(handler), "output": handler.output, "delivery": "x", **settings}
     return HandlerTask(place=place, **given)
 
@@ -287,7 +287,7 @@ REPEAT = "task 0.0 in stage 2.1 (TID 3)"
 
 
 def test_a_repeat_that_may_have_lost_the_ledger_calls_nothing() -> None:
-    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex, one_machine=False)
+    place = new_place(one_machine=False)
     assert task(lambda _: 1 / 0, batch_of(3), thread=REPEAT, place=place) == [
         ("orders", 0, 0, 2, Loss.UNKNOWN, "worker lost")
     ]
@@ -304,13 +304,13 @@ def test_a_thread_with_a_name_of_another_form_is_said_to_the_driver() -> None:
 
 
 def test_a_task_that_is_run_again_calls_nothing_twice() -> None:
-    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    place = new_place()
     first = task(lambda _: [1, 2, 3], batch_of(3), place=place)
     assert task(lambda _: 1 / 0, batch_of(3), place=place) == first
 
 
 def test_a_repeat_of_a_task_reports_the_delays_of_the_first_run() -> None:
-    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    place = new_place()
     answers = pa.table({"ack": [2, 2, 1], "delay_ms": [500, None, None]})
     handler = as_handler(arrow_handler(lambda _: answers))
     first, repeat = (pa.Table.from_batches(sent(handler, batch_of(3), place=place)) for _ in range(2))
@@ -360,7 +360,7 @@ def test_output_rows_that_cannot_be_written_are_one_line_and_no_file(tmp_path: P
 
 def test_a_lost_attempt_has_no_output() -> None:
     handler = as_handler(arrow_handler(price), output=pa.schema([("id", pa.int64())]))
-    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex, one_machine=False)
+    place = new_place(one_machine=False)
     batches = sent(handler, batch_of(3), thread=REPEAT, place=place)
     assert [row["ack"] for batch in batches for row in batch.to_pylist()] == [Loss.UNKNOWN, None]
 
