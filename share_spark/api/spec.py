@@ -89,6 +89,10 @@ class ShareGroupSpec:
             raise ConfigError(
                 f"delivery.order: handler {handler.name} takes a whole Spark frame, in which there is no order by key"
             )
+        if self.config.cost_limit and handler.kind is HandlerKind.FRAME:
+            raise ConfigError(
+                f"delivery.cost.limit: handler {handler.name} takes a whole Spark frame, and tells no costs"
+            )
 
     def _check_listening(self) -> None:
         if self.trigger.available_now:

@@ -234,10 +234,12 @@ def test_output_rows_of_records_in_order(spark: SparkSession, tmp_path: Path) ->
     result.close()
 
 
-def test_a_handler_of_frames_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "value"), [("delivery.order", "key"), ("delivery.cost.limit", "100")])
+def test_a_handler_of_frames_is_refused(spark: SparkSession, tmp_path: Path, option: str, value: str) -> None:
     def frames(records: Any) -> Any:
         return records
 
-    with pytest.raises(ConfigError, match=r"^delivery.order: handler .*frames takes a whole Spark frame"):
-        Orders(spark, tmp_path).group(frame_handler(frames)).start()
+    group = Orders(spark, tmp_path).group(frame_handler(frames)).option("delivery.order", "none").option(option, value)
+    with pytest.raises(ConfigError, match=rf"^{option}: handler .*frames takes a whole Spark frame"):
+        group.start()
     assert not (tmp_path / "state").exists()
