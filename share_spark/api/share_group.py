@@ -151,10 +151,10 @@ class ShareGroup:
         may be left out: then all records are for them. ``advertised``: the address that clients are told to connect to,
         if it is another one. ``tls``: for clients that connect with TLS only. ``users``: a file that `share-spark
         gateway-user` writes; clients have to log in. Raises ConfigError."""
-        from share_spark.gateway.gateway import parse_address
+        from share_spark.kafka.broker_connection import Address
 
-        told = None if advertised is None else parse_address(advertised)
-        return self._with(listen_on=parse_address(address), advertised=told, tls=tls, users=users)
+        told = None if advertised is None else Address.parse(advertised)
+        return self._with(listen_on=Address.parse(address), advertised=told, tls=tls, users=users)
 
     def start(self) -> ShareGroupQuery:
         """Check everything, claim the group, start the streaming query.

@@ -22,7 +22,7 @@ _KEYS: Mapping[str, type] = {
     "available-now": bool,
 }
 
-GATEWAY_KEYS = ("listen", "advertise", "node-id", "tls-certificate", "tls-key", "tls-client-ca", "users")
+GATEWAY_KEYS = ("listen", "advertise", "node-id", "tls-certificate", "tls-key", "tls-client-ca", "users", "login")
 """The keys of [gateway], all of texts."""
 
 _TABLES: Mapping[str, Mapping[str, type]] = {"job": _KEYS, "gateway": dict.fromkeys(GATEWAY_KEYS, str)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from share_spark.cli.arguments import CHOOSE_ONE, pairs_of, parsed, topic_place
 from share_spark.cli.config_files import START, ConfigFile, read_config
-from share_spark.cli.gateway_arguments import door_settings, node_id_of, tls_of
+from share_spark.cli.gateway_arguments import door_settings, login_cluster, node_id_of, tls_of
 from share_spark.cli.signals import asked_to_end
 from share_spark.delta.location import Location
 from share_spark.maintenance.heartbeat import wall_clock_ms
@@ -26,20 +26,22 @@ def serve_clients(arguments: Sequence[str]) -> int:
     """Serve clients until Ctrl-C or SIGTERM. Raises ConfigError, StateError, TopicError, DeadLetterError,
     EnvironmentFault: nothing was changed."""
     from share_spark.gateway.door import Door
-    from share_spark.gateway.gateway import Gateway, parse_address
+    from share_spark.gateway.gateway import Gateway
     from share_spark.gateway.group_host import GroupPlace
     from share_spark.gateway.node_register import NodeRegister
     from share_spark.gateway.nodes import Node
     from share_spark.gateway.served_groups import AnyGroup
     from share_spark.gateway.topic_catalog import TopicCatalog
+    from share_spark.kafka.broker_connection import Address
     from share_spark.state.tables import check_place
 
     given = parsed(arguments)
     file = read_config(given.config) if given.config else ConfigFile()
     said = door_settings(given, file.gateway)
-    listen = parse_address(said["listen"])
-    advertised = parse_address(said["advertise"]) if "advertise" in said else None
-    door = Door.of(listen, tls=tls_of(said), users=said.get("users"))
+    listen = Address.parse(said["listen"])
+    advertised = Address.parse(said["advertise"]) if "advertise" in said else None
+    cluster = login_cluster(said, topic_place(given))
+    door = Door.of(listen, tls=tls_of(said), users=said.get("users"), cluster=cluster)
     state, config = _path(given.state, "--state"), _config(given, file)
     check_place(None, state)
     source = _source(given, config)

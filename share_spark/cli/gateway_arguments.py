@@ -10,7 +10,9 @@ from share_spark.cli.config_files import GATEWAY_KEYS
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
+    from share_spark.cli.arguments import TopicPlace
     from share_spark.gateway.tls import Tls
+    from share_spark.kafka.options import KafkaOptions
 
 _LISTEN = "127.0.0.1:9092"
 
@@ -31,6 +33,7 @@ def add_gateway(command: ArgumentParser) -> None:
     add("--tls-key", metavar="FILE", help="... its key in PEM, without a password ...")
     add("--tls-client-ca", metavar="FILE", help="... and the authorities of clients, who then need certificates")
     add("--users", metavar="FILE", help="clients log in by SASL: the file that `gateway-user` writes")
+    add("--login", metavar="cluster", help="clients log in at the Kafka cluster, with its users and their rights there")
     add("--starting", metavar="WHERE", help="new groups start at earliest, latest (default) or by_duration:PT1H")
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of all groups; repeatable")
 
@@ -75,3 +78,21 @@ def tls_of(settings: Mapping[str, str]) -> Tls | None:
     if certificate is None and key is None and client_ca is None:
         return None
     raise ConfigError("TLS takes a certificate and its key: --tls-certificate and --tls-key")
+
+
+def login_cluster(settings: Mapping[str, str], topics: TopicPlace) -> KafkaOptions | None:
+    """Return the cluster at which clients log in, None if they do not. Raises ConfigError."""
+    login = settings.get("login")
+    if login is None:
+        return None
+    if login != "cluster":
+        raise ConfigError(
+            f"--login {login}: clients log in at the cluster (--login cluster), or by a file (--users FILE)"
+        )
+    if "users" in settings:
+        raise ConfigError("clients log in at the cluster (--login cluster), or by a file (--users FILE): choose one")
+    if "node-id" in settings:
+        raise ConfigError("--login cluster: several gateways (--node-id) pass requests on, which takes --users FILE")
+    if topics.topic_table is not None:
+        raise ConfigError("--login cluster: a table of topics has no cluster; clients log in by a file (--users FILE)")
+    return topics.kafka

@@ -1,16 +1,18 @@
-"""The rights of users: their rules, and what each kind of request takes. No I/O.
+"""The rights of users: what each kind of request takes, and the rules of users in a file. No I/O.
 
-Kafka has a right for each operation on each group and topic. Here a user may use groups and topics by their names, and
-may administer the groups, or not; the errors, and what lists leave out, are those of a broker.
+The rights are Kafka's: an operation on each group and each topic in a request; the errors, and what lists leave out,
+are those of a broker. A cluster knows them by its ACLs (``cluster_rights``). By the rules of a file a user may use
+groups and topics by their names, and may administer the groups, or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
+from typing import Protocol
 
 from share_spark.gateway import apis
+from share_spark.kafka.principal_rights import GROUP_OPERATIONS, Operation
 from share_spark.model.errors import ErrorCode, ShareError
 
 
@@ -30,84 +32,132 @@ class ClusterRefusedError(ShareError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """The right that a request takes. ``group``, ``topic``: the operation on each of those in it.
+    ``is_for_describers``: who may describe the cluster may do it with each group. ``administers``: by the rules of a
+    file it is for administrators. ``acts_as_broker``: it is about no group or topic, but the state of all groups."""
+
+    group: Operation = Operation.DESCRIBE
+    topic: Operation = Operation.DESCRIBE
+    is_for_describers: bool = False
+    administers: bool = False
+    acts_as_broker: bool = False
+
+
+NEEDS: Mapping[int, Need] = {
+    apis.LIST_OFFSETS.key: Need(),
+    apis.METADATA.key: Need(),
+    apis.FIND_COORDINATOR.key: Need(),
+    apis.LIST_GROUPS.key: Need(is_for_describers=True),
+    apis.DESCRIBE_CONFIGS.key: Need(group=Operation.DESCRIBE_CONFIGS),
+    apis.DELETE_GROUPS.key: Need(group=Operation.DELETE, administers=True),
+    apis.INCREMENTAL_ALTER_CONFIGS.key: Need(group=Operation.ALTER_CONFIGS, administers=True),
+    apis.DESCRIBE_CLUSTER.key: Need(),
+    apis.DESCRIBE_TOPIC_PARTITIONS.key: Need(),
+    apis.SHARE_GROUP_HEARTBEAT.key: Need(group=Operation.READ),
+    apis.SHARE_GROUP_DESCRIBE.key: Need(),
+    apis.SHARE_FETCH.key: Need(group=Operation.READ, topic=Operation.READ),
+    apis.SHARE_ACKNOWLEDGE.key: Need(group=Operation.READ, topic=Operation.READ),
+    apis.INITIALIZE_SHARE_GROUP_STATE.key: Need(acts_as_broker=True),
+    apis.READ_SHARE_GROUP_STATE.key: Need(acts_as_broker=True),
+    apis.WRITE_SHARE_GROUP_STATE.key: Need(acts_as_broker=True),
+    apis.DELETE_SHARE_GROUP_STATE.key: Need(acts_as_broker=True),
+    apis.READ_SHARE_GROUP_STATE_SUMMARY.key: Need(acts_as_broker=True),
+    apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: Need(),
+    apis.ALTER_SHARE_GROUP_OFFSETS.key: Need(group=Operation.READ, topic=Operation.READ, administers=True),
+    apis.DELETE_SHARE_GROUP_OFFSETS.key: Need(group=Operation.DELETE, topic=Operation.READ, administers=True),
+}
+"""The right for each request that groups or topics are in. DescribeCluster has none of them: it is for everybody."""
+
+
+class Rights(Protocol):
+    """The rights of a user, for the thread of the event loop. Where they have to be asked for, methods raise
+    TopicUnreachableError."""
+
+    async def permitted_groups(self, need: Need, group_ids: Iterable[str]) -> frozenset[str]:
+        """Return those of these groups that a request with this need may be about."""
+        ...
+
+    async def permitted_topics(self, need: Need, topics: Iterable[str]) -> frozenset[str]:
+        """Return those of these topics that a request with this need may be about."""
+        ...
+
+    async def is_broker(self) -> bool:
+        """Return whether the user may do what brokers do (Kafka: the operation ClusterAction)."""
+        ...
+
+    async def operations(self, group_id: str) -> frozenset[Operation]:
+        """Return what the user may do with a group that may be described."""
+        ...
+
+
+_OPERATIONS = frozenset((Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of one user. ``groups`` and ``topics``: names, or beginnings of names with a star after them.
-    ``administers``: may change and delete these groups, their offsets and their settings. ``acts_as_broker``: may read
-    and write the state of all groups (Kafka: the operation ClusterAction)."""
+    """The rules of one user, who has these Rights. ``groups`` and ``topics``: names, or beginnings of names with a star
+    after them. ``administers``: may change and delete these groups, their offsets and their settings.
+    ``acts_as_broker``: may read and write the state of all groups (Kafka: the operation ClusterAction)."""
 
     groups: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     administers: bool = False
     acts_as_broker: bool = False
 
+    async def permitted_groups(self, need: Need, group_ids: Iterable[str]) -> frozenset[str]:
+        """See ``Rights``."""
+        is_right = self.administers or not need.administers
+        return _matching(self.groups, group_ids) if is_right else frozenset()
+
+    async def permitted_topics(self, need: Need, topics: Iterable[str]) -> frozenset[str]:  # noqa: ARG002
+        """See ``Rights``."""
+        return _matching(self.topics, topics)
+
+    async def is_broker(self) -> bool:
+        """See ``Rights``."""
+        return self.acts_as_broker
+
+    async def operations(self, group_id: str) -> frozenset[Operation]:  # noqa: ARG002
+        """See ``Rights``."""
+        return frozenset(GROUP_OPERATIONS) if self.administers else _OPERATIONS
+
 
 EVERYTHING = Rules(groups=("*",), topics=("*",), administers=True, acts_as_broker=True)
 """The rules where nobody has to log in."""
 
 
-class Need(Enum):
-    """The right that a request takes, for each of the groups and topics in it."""
-
-    USE = auto()
-    ADMINISTER = auto()
-    ACT_AS_BROKER = auto()
-
-
-NEEDS: Mapping[int, Need] = {
-    apis.LIST_OFFSETS.key: Need.USE,
-    apis.METADATA.key: Need.USE,
-    apis.FIND_COORDINATOR.key: Need.USE,
-    apis.LIST_GROUPS.key: Need.USE,
-    apis.DESCRIBE_CONFIGS.key: Need.USE,
-    apis.DELETE_GROUPS.key: Need.ADMINISTER,
-    apis.INCREMENTAL_ALTER_CONFIGS.key: Need.ADMINISTER,
-    apis.DESCRIBE_CLUSTER.key: Need.USE,
-    apis.DESCRIBE_TOPIC_PARTITIONS.key: Need.USE,
-    apis.SHARE_GROUP_HEARTBEAT.key: Need.USE,
-    apis.SHARE_GROUP_DESCRIBE.key: Need.USE,
-    apis.SHARE_FETCH.key: Need.USE,
-    apis.SHARE_ACKNOWLEDGE.key: Need.USE,
-    apis.INITIALIZE_SHARE_GROUP_STATE.key: Need.ACT_AS_BROKER,
-    apis.READ_SHARE_GROUP_STATE.key: Need.ACT_AS_BROKER,
-    apis.WRITE_SHARE_GROUP_STATE.key: Need.ACT_AS_BROKER,
-    apis.DELETE_SHARE_GROUP_STATE.key: Need.ACT_AS_BROKER,
-    apis.READ_SHARE_GROUP_STATE_SUMMARY.key: Need.ACT_AS_BROKER,
-    apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: Need.USE,
-    apis.ALTER_SHARE_GROUP_OFFSETS.key: Need.ADMINISTER,
-    apis.DELETE_SHARE_GROUP_OFFSETS.key: Need.ADMINISTER,
-}
-"""The right for each request that groups or topics are in. DescribeCluster has none of them: it is for everybody."""
-
-
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The groups and topics that a request of a user may be about."""
+    """The groups and topics that a request of a user may be about. Its methods raise what those of ``rights`` do."""
 
-    rules: Rules
+    rights: Rights
     need: Need
 
     @classmethod
-    def of(cls, rules: Rules, api_key: int) -> Grant:
+    def of(cls, rights: Rights, api_key: int) -> Grant:
         """Return the grant for a request of this API."""
-        return cls(rules, NEEDS[api_key])
+        return cls(rights, NEEDS[api_key])
 
-    def group(self, group_id: str) -> bool:
+    async def groups(self, group_ids: Iterable[str]) -> frozenset[str]:
+        """Return those of these groups that the request may be about."""
+        return await self.rights.permitted_groups(self.need, group_ids)
+
+    async def topics(self, topics: Iterable[str]) -> frozenset[str]:
+        """Return those of these topics that the request may be about."""
+        return await self.rights.permitted_topics(self.need, topics)
+
+    async def group(self, group_id: str) -> bool:
         """Return whether the request may be about this group."""
-        is_right = self.need is Need.USE or self.rules.administers
-        return is_right and _has(self.rules.groups, group_id)
+        return group_id in await self.groups((group_id,))
 
-    def topic(self, topic: str) -> bool:
-        """Return whether the request may be about this topic."""
-        return _has(self.rules.topics, topic)
+    async def cluster(self) -> bool:
+        """Return whether the request may do what brokers do."""
+        return self.need.acts_as_broker and await self.rights.is_broker()
 
-    @property
-    def cluster(self) -> bool:
-        """Whether the request may do what brokers do."""
-        return self.need is Need.ACT_AS_BROKER and self.rules.acts_as_broker
-
-    def require_group(self, group_id: str) -> None:
+    async def require_group(self, group_id: str) -> None:
         """Raise GroupRefusedError unless the request may be about this group."""
-        if not self.group(group_id):
+        if not await self.group(group_id):
             raise GroupRefusedError(GROUP_REFUSED)
 
 
@@ -115,8 +165,8 @@ GROUP_REFUSED, TOPIC_REFUSED = "Group authorization failed.", "Topic authorizati
 """Kafka's texts."""
 
 
-def _has(patterns: tuple[str, ...], name: str) -> bool:
-    return any(_matches(pattern, name) for pattern in patterns)
+def _matching(patterns: tuple[str, ...], names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for name in names if any(_matches(pattern, name) for pattern in patterns))
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -46,17 +46,14 @@ class ConfigAdmin:
 
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DescribeConfigs."""
-        results = [
-            await asyncio.to_thread(self._described, resource, request.include_synonyms, context.grant)
-            for resource in request.resources
-        ]
+        results = [await self._described(one, request.include_synonyms, context.grant) for one in request.resources]
         values = {"throttle_time": timedelta(), "results": results}
         return make_message(load_response_schema(DESCRIBE_CONFIGS.key, context.api_version), values)
 
-    def _described(self, resource: Any, include_synonyms: bool, grant: Grant) -> dict[str, Any]:
+    async def _described(self, resource: Any, include_synonyms: bool, grant: Grant) -> dict[str, Any]:
         try:
-            self._check(resource, grant)
-            found = self.groups.stored.configs(resource.resource_name)
+            await self._check(resource, grant)
+            found = await asyncio.to_thread(self.groups.stored.configs, resource.resource_name)
         except ShareError as fault:
             return {**_outcome(resource, fault), "configs": ()}
         wanted = resource.configuration_keys
@@ -65,18 +62,16 @@ class ConfigAdmin:
 
     async def alter(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer an IncrementalAlterConfigs: each group by itself, all of its configs or none."""
-        responses = [
-            await asyncio.to_thread(self._altered, resource, request.validate_only, context.grant)
-            for resource in request.resources
-        ]
+        responses = [await self._altered(one, request.validate_only, context.grant) for one in request.resources]
         values = {"throttle_time": timedelta(), "responses": responses}
         return make_message(load_response_schema(INCREMENTAL_ALTER_CONFIGS.key, context.api_version), values)
 
-    def _altered(self, resource: Any, validate_only: bool, grant: Grant) -> dict[str, Any]:
+    async def _altered(self, resource: Any, validate_only: bool, grant: Grant) -> dict[str, Any]:
         try:
-            self._check(resource, grant)
+            await self._check(resource, grant)
             _check_operations(resource.configs)
-            self.groups.stored.alter_configs(
+            await asyncio.to_thread(
+                self.groups.stored.alter_configs,
                 resource.resource_name,
                 {one.name: one.value or "" for one in resource.configs if one.config_operation == _SET},
                 [one.name for one in resource.configs if one.config_operation == _DELETE],
@@ -86,10 +81,10 @@ class ConfigAdmin:
             return _outcome(resource, fault)
         return _outcome(resource, None)
 
-    def _check(self, resource: Any, grant: Grant) -> None:
+    async def _check(self, resource: Any, grant: Grant) -> None:
         if resource.resource_type != _GROUP:
             raise _RefusedRequestError("Only groups have configs here.")
-        grant.require_group(resource.resource_name)
+        await grant.require_group(resource.resource_name)
         if not resource.resource_name or not self.groups.serves(resource.resource_name):
             raise _RefusedRequestError("This gateway does not serve a group of this name.")
 

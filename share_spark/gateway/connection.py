@@ -116,10 +116,14 @@ class Connection(asyncio.Protocol):
         self._idle_timer.cancel()
         self._login_timer.cancel()
         if self._answering is None or self._answering.done():
-            self._owner.ended(self)
+            self._end()
         else:
-            self._answering.add_done_callback(lambda _: self._owner.ended(self))
+            self._answering.add_done_callback(lambda _: self._end())
             self._answering.cancel()
+
+    def _end(self) -> None:
+        self._login.close()
+        self._owner.ended(self)
 
     # -------------------------------------------------------------------------------------------- closing
 
@@ -189,8 +193,8 @@ class Connection(asyncio.Protocol):
         # A version of ApiVersions that is not known cannot be read, but is answered.
         if head.api_key == API_VERSIONS.key and head.api_version not in API_VERSIONS.versions:
             return api_versions_answer(head.api_version)
-        rules = self._login.rules
-        if rules is None and head.api_key not in BEFORE_LOGIN:
+        rights = self._login.rights
+        if rights is None and head.api_key not in BEFORE_LOGIN:
             raise MalformedRequestError(f"a request of API {head.api_key} before the login")
         if len(frame) < _LONG_FRAME_BYTES:
             client_id, message = read_request(frame, head)
@@ -200,21 +204,24 @@ class Connection(asyncio.Protocol):
             return api_versions_answer(head.api_version)
         origin = self.id, client_id, self._client_host
         via = self._login.via
-        context = RequestContext(*origin, head.api_key, head.api_version, rules or Rules(), via, frame)
+        context = RequestContext(*origin, head.api_key, head.api_version, rights or Rules(), via, frame)
         if head.api_key in OF_LOGIN:
             return await self._log_in(context, message)
         return await self._handler.answer(context, message)
 
     # ---------------------------------------------------------------------------------------------- login
 
-    async def _log_in(self, context: RequestContext, message: RequestPayload) -> Answer:
-        answer, self._is_last_answer = await self._login.answer(context, message)
+    async def _log_in(self, context: RequestContext, message: RequestPayload) -> Answer | None:
+        said = await self._login.answer(context, message)
+        if said is None:
+            return None
+        self._is_last_answer = said.is_last
         self._note_login()
-        return answer
+        return said.answer
 
     def _note_login(self) -> None:
         """Lift the limits for strangers as soon as the client is known."""
-        if self._login.rules is not None and not self._is_known:
+        if self._login.rights is not None and not self._is_known:
             self._is_known = True
             self._login_timer.cancel()
             self._frames.most_bytes = self._limits.frame_bytes

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from ssl import SSLContext
 
+from share_spark.gateway.cluster_login import ClusterLogins
 from share_spark.gateway.login import Login, NoLogin, SaslLogins
 from share_spark.gateway.tls import Tls
 from share_spark.gateway.users import UsersFile
 from share_spark.kafka.broker_connection import Address
+from share_spark.kafka.options import KafkaOptions
 
 _log = logging.getLogger(__name__)
 
@@ -27,18 +29,27 @@ class Door:
     logins: Callable[[], Login] = NoLogin
 
     @classmethod
-    def of(cls, listen: Address, *, tls: Tls | None, users: str | None) -> Door:
-        """Read the files. ``users``: the file of those who may log in, None: nobody has to. Raises ConfigError."""
+    def of(
+        cls, listen: Address, *, tls: Tls | None, users: str | None = None, cluster: KafkaOptions | None = None
+    ) -> Door:
+        """Read the files. ``users``: the file of those who may log in; ``cluster``: where clients log in instead;
+        without either nobody has to. Raises ConfigError."""
         context = None if tls is None else tls.context()
         ways = cls() if tls is None else cls(tls=context, to_others=tls.to_others(), certificate=tls.fingerprint())
+        if cluster is not None:
+            _warn_of_readers(listen, context, "PLAIN shows even passwords")
+            return replace(ways, logins=ClusterLogins.of(cluster))
         if users is None:
             return ways
-        if context is None and not _is_here(listen.host):
-            _log.warning(
-                "clients log in on %s without TLS: SCRAM hides passwords, but nothing hides records; PLAIN is refused",
-                listen,
-            )
+        _warn_of_readers(listen, context, "PLAIN is refused")
         return replace(ways, logins=SaslLogins.of(UsersFile.open(users), is_encrypted=context is not None))
+
+
+def _warn_of_readers(listen: Address, tls: SSLContext | None, of_plain: str) -> None:
+    """Warn of a login that others can see."""
+    if tls is None and not _is_here(listen.host):
+        text = "clients log in on %s without TLS: SCRAM hides passwords, but nothing hides records; %s"
+        _log.warning(text, listen, of_plain)
 
 
 def _is_here(host: str) -> bool:

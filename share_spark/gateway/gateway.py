@@ -15,7 +15,7 @@ from share_spark.gateway.service import Service
 from share_spark.gateway.thread import GatewayThread
 from share_spark.gateway.topic_catalog import TopicCatalog
 from share_spark.kafka.broker_connection import Address
-from share_spark.model.errors import ConfigError, EnvironmentFault
+from share_spark.model.errors import EnvironmentFault
 
 
 @dataclass(slots=True)
@@ -94,12 +94,3 @@ class Gateway:
         self._groups.stop()
         if self._register is not None:
             self._register.close()
-
-
-def parse_address(text: str) -> Address:
-    """Return ``host:port``; an IPv6 address is in brackets. Raises ConfigError."""
-    host, _, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"{text!r} is not an address: host:port")
-    return Address(host, int(port))

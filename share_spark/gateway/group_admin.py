@@ -24,10 +24,6 @@ from share_spark.model.errors import ErrorCode, ShareError
 
 _log = logging.getLogger(__name__)
 
-_OPERATIONS, _OPERATIONS_OF_ADMINISTRATORS = (sum(1 << bit for bit in bits) for bits in ((3, 8, 10), (3, 6, 8, 10, 11)))
-"""The operations that a client may do with a group, in Kafka's bits: read, describe and describe configs; those who may
-administer it also delete it and alter its configs. The latter are all, as Kafka gives them without an authorizer."""
-
 _UNSEEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 """Kafka's text."""
 
@@ -47,9 +43,8 @@ class GroupAdmin:
         except ShareError as fault:
             _log.warning("the groups cannot be listed: %s", fault)  # the answer has no text
             error = fault.code
-        entries = [
-            listed(one.group)._replace(state=one.state) for one in known if context.grant.group(one.group.group_id)
-        ]
+        may = await context.grant.groups(one.group.group_id for one in known)
+        entries = [listed(one.group)._replace(state=one.state) for one in known if one.group.group_id in may]
         groups = [_listed(entry) for entry in entries if matches(entry, states, types)]
         values = {"throttle_time": timedelta(), "error_code": WireError(error), "groups": groups}
         return make_message(load_response_schema(LIST_GROUPS.key, context.api_version), values)
@@ -57,19 +52,21 @@ class GroupAdmin:
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ShareGroupDescribe."""
         grant, with_operations = context.grant, request.include_authorized_operations
-        groups = [_described(await self._description(one, grant), grant, with_operations) for one in request.group_ids]
+        found = [await self._description(one, grant) for one in request.group_ids]
+        groups = [_described(one) | (await _operations(one, grant) if with_operations else {}) for one in found]
         values = {"throttle_time": timedelta(), "groups": groups}
         return make_message(load_response_schema(SHARE_GROUP_DESCRIBE.key, context.api_version), values)
 
     async def _description(self, group_id: str, grant: Grant) -> DescribedGroup:
         try:
-            grant.require_group(group_id)
+            await grant.require_group(group_id)
             known = await self.known.find(group_id) if group_id else None
         except ShareError as fault:
             return DescribedGroup(group_id=group_id, error=fault.code, error_message=str(fault))
         if known is None:
             return described(group_id, None, {})
-        if not all(map(grant.topic, known.group.subscribed_topic_names)):
+        topics = known.group.subscribed_topic_names
+        if not await grant.topics(topics) >= {*topics}:
             return DescribedGroup(
                 group_id=group_id, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=_UNSEEN_TOPICS
             )
@@ -86,7 +83,7 @@ class GroupAdmin:
 
     async def _deleted(self, group_id: str, grant: Grant) -> ErrorCode:
         try:
-            grant.require_group(group_id)
+            await grant.require_group(group_id)
             required(await self.known.find(group_id), group_id)
             await self.known.change(group_id, self.known.stored.delete, group_id)
         except ShareError as fault:
@@ -105,11 +102,15 @@ def _listed(entry: ListedGroup) -> dict[str, Any]:
     }
 
 
-def _described(group: DescribedGroup, grant: Grant, with_operations: bool) -> dict[str, Any]:
-    """Return a description; operations that are left out are unknown ones."""
-    operations = _OPERATIONS_OF_ADMINISTRATORS if grant.rules.administers else _OPERATIONS
-    known = {"authorized_operations": operations} if with_operations and not group.error else {}
-    return known | {
+async def _operations(group: DescribedGroup, grant: Grant) -> dict[str, Any]:
+    """Return the operations that the client may do with a group, in Kafka's bits; nothing: they are unknown."""
+    if group.error:
+        return {}
+    return {"authorized_operations": sum(1 << one for one in await grant.rights.operations(group.group_id))}
+
+
+def _described(group: DescribedGroup) -> dict[str, Any]:
+    return {
         "error_code": WireError(group.error),
         "error_message": group.error_message,
         "group_id": group.group_id,

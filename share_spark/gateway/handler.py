@@ -6,28 +6,28 @@ from typing import NamedTuple, Protocol
 
 from kio.static.protocol import RequestPayload
 
-from share_spark.gateway.access import EVERYTHING, Grant, Rules
+from share_spark.gateway.access import EVERYTHING, Grant, Rights
 from share_spark.gateway.frames import Answer
 
 
 class RequestContext(NamedTuple):
-    """The origin of a request, and its kind. ``client_id``: as the client calls itself, None if it does not. ``rules``:
-    of the user who has logged in. ``via``: the node that has passed the request on, None if the client has sent it
-    here. ``frame``: the request as it has come."""
+    """The origin of a request, and its kind. ``client_id``: as the client calls itself, None if it does not.
+    ``rights``: of the user who has logged in. ``via``: the node that has passed the request on, None if the client has
+    sent it here. ``frame``: the request as it has come."""
 
     connection_id: int
     client_id: str | None
     client_host: str
     api_key: int
     api_version: int
-    rules: Rules = EVERYTHING
+    rights: Rights = EVERYTHING
     via: int | None = None
     frame: bytes = b""
 
     @property
     def grant(self) -> Grant:
         """The groups and topics that the request may be about."""
-        return Grant.of(self.rules, self.api_key)
+        return Grant.of(self.rights, self.api_key)
 
 
 class Handler(Protocol):

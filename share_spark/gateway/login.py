@@ -14,7 +14,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as WireError
 from kio.static.protocol import ResponsePayload
 
-from share_spark.gateway.access import EVERYTHING, Rules
+from share_spark.gateway.access import EVERYTHING, Rights
 from share_spark.gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.message_maker import make_message
@@ -47,23 +47,31 @@ class Login(Protocol):
         ...
 
     @property
-    def rules(self) -> Rules | None:
-        """The rules of the user; None: the client has not logged in, or its user is no longer there."""
+    def rights(self) -> Rights | None:
+        """The rights of the user; None: the client has not logged in, or its user is no longer there."""
         ...
 
-    async def answer(self, context: RequestContext, request: Any) -> LoginAnswer:
-        """Return the answer to a SaslHandshake or a SaslAuthenticate."""
+    async def answer(self, context: RequestContext, request: Any) -> LoginAnswer | None:
+        """Return the answer to a SaslHandshake or a SaslAuthenticate; None closes the connection."""
+        ...
+
+    def close(self) -> None:
+        """End what was begun for the connection, which is closed."""
         ...
 
 
 class NoLogin:
     """The Login of a gateway that asks for none."""
 
-    rules, via = EVERYTHING, None
+    rights: Rights = EVERYTHING
+    via = None
 
     async def answer(self, context: RequestContext, request: Any) -> LoginAnswer:  # noqa: ARG002
         """See ``Login``: a broker refuses it too, where it asks for none."""
-        return _illegal(context)
+        return illegal_answer(context)
+
+    def close(self) -> None:
+        """See ``Login``."""
 
 
 @dataclass(slots=True)
@@ -113,7 +121,7 @@ class _SaslLogin:
         return None
 
     @property
-    def rules(self) -> Rules | None:
+    def rights(self) -> Rights | None:
         user = None if self._user is None else self.logins.file.users.by_name.get(self._user)
         return None if user is None else user.rules
 
@@ -122,7 +130,7 @@ class _SaslLogin:
             return self._begun(context, request.mechanism)
         if context.api_key == SASL_AUTHENTICATE.key and self._exchange is not None:
             return await self._next(context, self._exchange, request.auth_bytes)
-        return _illegal(context)
+        return illegal_answer(context)
 
     def _begun(self, context: RequestContext, mechanism: str) -> LoginAnswer:
         is_known = mechanism in self.logins.mechanisms
@@ -144,8 +152,12 @@ class _SaslLogin:
             self._exchange = None
         return LoginAnswer(authenticate_answer(context, WireError.none, None, answer))
 
+    def close(self) -> None:
+        pass
 
-def _illegal(context: RequestContext) -> LoginAnswer:
+
+def illegal_answer(context: RequestContext) -> LoginAnswer:
+    """Return the answer to a part of a login that has no place at this point."""
     error = WireError.illegal_sasl_state
     if context.api_key == SASL_HANDSHAKE.key:
         return LoginAnswer(handshake_answer(context, error, ()), is_last=True)
@@ -169,8 +181,13 @@ def handshake_answer(context: RequestContext, error: WireError, mechanisms: Sequ
 
 
 def authenticate_answer(
-    context: RequestContext, error: WireError, text: str | None, answer: bytes = b""
+    context: RequestContext,
+    error: WireError,
+    text: str | None,
+    answer: bytes = b"",
+    *,
+    session_lifetime: timedelta = timedelta(),
 ) -> ResponsePayload:
     """Return the answer to a SaslAuthenticate."""
-    values = {"error_code": error, "error_message": text, "auth_bytes": answer, "session_lifetime": timedelta()}
+    values = {"error_code": error, "error_message": text, "auth_bytes": answer, "session_lifetime": session_lifetime}
     return make_message(load_response_schema(SASL_AUTHENTICATE.key, context.api_version), values)

@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode as WireError
 
-from share_spark.gateway.access import Rules
+from share_spark.gateway.access import Rights, Rules
 from share_spark.gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from share_spark.gateway.handler import RequestContext
 from share_spark.gateway.login import Login, LoginAnswer, authenticate_answer, handshake_answer
@@ -38,11 +38,15 @@ class NodeLogin:
     _is_begun: bool = False
 
     @property
-    def rules(self) -> Rules | None:
+    def rights(self) -> Rights | None:
         """See ``Login``."""
-        return self._rules if self._is_begun else self.users.rules
+        return self._rules if self._is_begun else self.users.rights
 
-    async def answer(self, context: RequestContext, request: Any) -> LoginAnswer:
+    def close(self) -> None:
+        """See ``Login``."""
+        self.users.close()
+
+    async def answer(self, context: RequestContext, request: Any) -> LoginAnswer | None:
         """See ``Login``."""
         if context.api_key == SASL_HANDSHAKE.key and request.mechanism == MECHANISM and self.via is None:
             self._is_begun = True

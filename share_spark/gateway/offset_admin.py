@@ -59,19 +59,19 @@ class OffsetAdmin:
 
     async def _described(self, asked: Any, grant: Grant) -> dict[str, Any]:
         try:
-            grant.require_group(asked.group_id)
+            await grant.require_group(asked.group_id)
             required(await self.known.find(asked.group_id), asked.group_id)
-            found = await asyncio.to_thread(self._offsets, asked, grant)
+            group = await asyncio.to_thread(self.known.stored.find, asked.group_id)
+            names = [] if group is None else [topic for topic, _ in group.partitions.values()]
+            names += [topic.topic_name for topic in asked.topics or ()]
+            found = await asyncio.to_thread(self._offsets, asked, group, await grant.topics(names))
         except ShareError as fault:
             return {"group_id": asked.group_id, "topics": (), **_error((fault.code, str(fault)))}
         return {"group_id": asked.group_id, "topics": found, **_error(_DONE)}
 
-    def _offsets(self, asked: Any, grant: Grant) -> list[dict[str, Any]]:
-        """Return what is asked: some partitions, or, without ``topics``, all that have state and may be seen."""
-        group = self.known.stored.find(asked.group_id)
-        names = [] if group is None else [topic for topic, _ in group.partitions.values()]
-        names += [topic.topic_name for topic in asked.topics or ()]
-        topics = self.known.catalog.of(filter(grant.topic, set(names)))
+    def _offsets(self, asked: Any, group: GroupState | None, may: Collection[str]) -> list[dict[str, Any]]:
+        """Return what is asked: some partitions, or, without ``topics``, all that have state and ``may`` be seen."""
+        topics = self.known.catalog.of(may)
         rows = {} if group is None else self._rows(group, topics)
         if asked.topics is None:
             wanted: dict[str, Iterable[int]] = {}
@@ -84,8 +84,7 @@ class OffsetAdmin:
                 "topic_name": topic,
                 "topic_id": uuid_of(topics[topic].topic_id) if topic in topics else None,
                 "partitions": [
-                    _partition(one, rows.get((topic, one)), _DONE if grant.topic(topic) else _REFUSED)
-                    for one in partitions
+                    _partition(one, rows.get((topic, one)), _DONE if topic in may else _REFUSED) for one in partitions
                 ],
             }
             for topic, partitions in wanted.items()
@@ -102,11 +101,10 @@ class OffsetAdmin:
 
     async def alter(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer an AlterShareGroupOffsets: one commit. The group, and the share-partitions, may be new."""
-        may = context.grant.topic
         try:
-            context.grant.require_group(request.group_id)
-            names = [topic.topic_name for topic in request.topics]
-            topics = await asyncio.to_thread(self.known.catalog.of, filter(may, names))
+            await context.grant.require_group(request.group_id)
+            may = await context.grant.topics(topic.topic_name for topic in request.topics)
+            topics = await asyncio.to_thread(self.known.catalog.of, may)
             await self.known.change(request.group_id, self._begin_anew, request, topics)
         except ShareError as fault:
             return _changed(ALTER_SHARE_GROUP_OFFSETS.key, context, (fault.code, str(fault)), ())
@@ -117,7 +115,7 @@ class OffsetAdmin:
                 "partitions": [
                     {
                         "partition_index": one.partition_index,
-                        **_error(_outcome(topics, topic, one) if may(topic.topic_name) else _REFUSED),
+                        **_error(_outcome(topics, topic, one) if topic.topic_name in may else _REFUSED),
                     }
                     for one in topic.partitions
                 ],
@@ -151,11 +149,12 @@ class OffsetAdmin:
 
     async def delete(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DeleteShareGroupOffsets: one commit."""
-        names, may = [topic.topic_name for topic in request.topics], context.grant.topic
+        names = [topic.topic_name for topic in request.topics]
         try:
-            context.grant.require_group(request.group_id)
+            await context.grant.require_group(request.group_id)
             required(await self.known.find(request.group_id), request.group_id)
-            topics = await asyncio.to_thread(self.known.catalog.of, filter(may, names))
+            may = await context.grant.topics(names)
+            topics = await asyncio.to_thread(self.known.catalog.of, may)
             deleted = await self.known.change(request.group_id, self._delete, request.group_id, topics)
         except ShareError as fault:
             return _changed(DELETE_SHARE_GROUP_OFFSETS.key, context, (fault.code, str(fault)), ())
@@ -163,7 +162,7 @@ class OffsetAdmin:
             {
                 "topic_name": name,
                 "topic_id": _id_in(topics, name),
-                **_error(_deletion(name, topics, deleted) if may(name) else _REFUSED),
+                **_error(_deletion(name, topics, deleted) if name in may else _REFUSED),
             }
             for name in names
         ]

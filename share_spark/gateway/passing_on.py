@@ -118,13 +118,15 @@ class PassingOn:
             self._close(link)
 
     async def _link(self, context: RequestContext, node: Node) -> _Link:
+        rules = context.rights
+        assert isinstance(rules, Rules), "several gateways take no logins at the cluster"
         links = self._links.setdefault(context.connection_id, {})
         link = links.get(node.node_id)
-        if link is not None and (link.node, link.rules) == (node, context.rules):
+        if link is not None and (link.node, link.rules) == (node, rules):
             return link
         self._close(links.pop(node.node_id, None))
         reader, writer = await asyncio.open_connection(*node.address, ssl=self.tls if node.certificate else None)
-        link = _Link(node, context.rules, reader, writer)
+        link = _Link(node, rules, reader, writer)
         try:
             _check_certificate(writer.get_extra_info("ssl_object"), node)
             await link.log_in(self.nodes.me.node_id)

@@ -101,7 +101,8 @@ class Service:
         """Answer ``here`` what is asked of a group that this node owns, and pass on the rest. What another node has
         passed on by mistake has no answer: it looks again who owns the group."""
         group_id = request.group_id or ""
-        if self._groups.serves(group_id) and not self._groups.owns(group_id) and context.grant.group(group_id):
+        is_elsewhere = self._groups.serves(group_id) and not self._groups.owns(group_id)
+        if is_elsewhere and await context.grant.group(group_id):
             if context.via is not None:
                 await asyncio.sleep(_UNSURE_S)
                 return None
@@ -113,24 +114,25 @@ class Service:
     async def _metadata(self, context: RequestContext, request: Any) -> Answer:
         """Describe the topics that are asked for: by name, from version 10 on also by id; without any, all of them.
         Topics are never made, whatever the client allows."""
-        may = context.grant.topic
         if request.topics is None or (context.api_version == 0 and not request.topics):
             topics = await asyncio.to_thread(self._catalog.all)
-            seen = {name: topic for name, topic in topics.items() if may(name)}
+            may = await context.grant.topics(topics)
+            seen = {name: topic for name, topic in topics.items() if name in may}
             return metadata_answer(context.api_version, self._nodes.live, seen, {})
         by_id = [topic_id_of(topic.topic_id) for topic in request.topics if topic.name is None]
         found = await asyncio.to_thread(self._catalog.by_id, by_id)
         names = [topic.name for topic in request.topics if topic.name is not None]
-        names += [name for name in found.values() if may(name)]
-        topics = await asyncio.to_thread(self._catalog.of, [name for name in names if may(name)])
-        missing = {name: _NO_TOPIC if may(name) else _NO_RIGHT for name in names if name not in topics}
+        may = await context.grant.topics([*names, *found.values()])
+        names += [name for name in found.values() if name in may]
+        topics = await asyncio.to_thread(self._catalog.of, [name for name in names if name in may])
+        missing = {name: _NO_TOPIC if name in may else _NO_RIGHT for name in names if name not in topics}
         unknown = {one: _NO_RIGHT if one in found else WireError.unknown_topic_id for one in by_id}
-        unseen = {one: error for one, error in unknown.items() if one not in found or not may(found[one])}
+        unseen = {one: error for one, error in unknown.items() if found.get(one) not in may}
         return metadata_answer(context.api_version, self._nodes.live, topics, missing, unseen)
 
     async def _find_coordinator(self, context: RequestContext, request: Any) -> Answer:
         keys = request.coordinator_keys if context.api_version >= 4 else (request.key,)
-        refused = {key for key in keys if not context.grant.group(key)}
+        refused = {*keys} - await context.grant.groups(keys)
         key_type = getattr(request, "key_type", 0)
         return find_coordinator_answer(context.api_version, self._nodes.live, key_type, keys, refused)
 
@@ -139,9 +141,9 @@ class Service:
 
     async def _heartbeat(self, context: RequestContext, request: Any) -> Answer:
         grant, names = context.grant, request.subscribed_topic_names
-        if not grant.group(request.group_id):
+        if not await grant.group(request.group_id):
             return heartbeat_answer(context.api_version, _GROUP_REFUSED)
-        if not all(map(grant.topic, names or ())):
+        if not await grant.topics(names or ()) >= {*(names or ())}:
             return heartbeat_answer(context.api_version, _TOPIC_REFUSED)
         heartbeat = Heartbeat(
             member_id=request.member_id,

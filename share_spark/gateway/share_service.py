@@ -61,7 +61,7 @@ class ShareService:
     async def fetch(self, context: RequestContext, request: Any) -> ShareFetchAnswer:
         """Answer a ShareFetch."""
         key, grant = _session_key(context, request), context.grant
-        group = self._group(key.group_id, grant)
+        group = await self._group(key.group_id, grant)
         acknowledged = acknowledged_in(key.group_id, request.topics)
         asked = _share_fetch(request, acknowledged)
         if isinstance(group, Fault):
@@ -82,7 +82,7 @@ class ShareService:
     async def acknowledge(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ShareAcknowledge."""
         key, grant = _session_key(context, request), context.grant
-        group = self._group(key.group_id, grant)
+        group = await self._group(key.group_id, grant)
         if isinstance(group, Fault):
             return acknowledge_refusal(context.api_version, *group)
         acknowledged = acknowledged_in(key.group_id, request.topics)
@@ -107,9 +107,9 @@ class ShareService:
                 del self._sessions[key]
                 self._give_back(key, Fetch(client_owner(key.member_id), held=held))
 
-    def _group(self, group_id: str, grant: Grant) -> ServedGroup | Fault:
+    async def _group(self, group_id: str, grant: Grant) -> ServedGroup | Fault:
         """Return the group, or why this user is not served."""
-        if not grant.group(group_id):
+        if not await grant.group(group_id):
             return _REFUSED
         try:
             return self.groups.get(group_id)
@@ -145,7 +145,8 @@ class ShareService:
         (R164); what the member holds of it ends with its locks."""
         named = {*step.acknowledge, *step.fetch, *step.release}
         names = await asyncio.to_thread(self.catalog.by_id, {key.topic_id for key in named})
-        refused = {topic_id for topic_id, name in names.items() if not grant.topic(name)}
+        may = await grant.topics(names.values())
+        refused = {topic_id for topic_id, name in names.items() if name not in may}
         known = group.names_of({topic_id: name for topic_id, name in names.items() if topic_id not in refused})
         wanted = wanted._replace(
             keys=tuple(key for key in wanted.keys if key.topic_id in known),

@@ -92,7 +92,7 @@ class StateAdmin:
         entries = [entry_of(topic_id_of(topic.topic_id), one) for topic in request.topics for one in topic.partitions]
         asked = ShareGroupStateRequest(group_id=request.group_id, entries=tuple(entries))
         try:
-            if not context.grant.cluster:
+            if not await context.grant.cluster():
                 raise ClusterRefusedError
             results = await self._results(asked)
         except ShareError as fault:

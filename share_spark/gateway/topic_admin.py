@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -39,21 +39,21 @@ class TopicAdmin:
     async def describe(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a DescribeTopicPartitions, always whole: its limit is not needed, and there is never more to come."""
         names = [topic.name for topic in request.topics]
-        may = context.grant.topic
-        found = await asyncio.to_thread(self._named, names, may)
-        topics = [_topic(name, found.get(name), may(name), self.nodes.live) for name in names or sorted(found)]
+        if names:
+            may = await context.grant.topics(names)
+            found = await asyncio.to_thread(self.catalog.of, may)
+        else:
+            found = await asyncio.to_thread(self.catalog.all)
+            may = await context.grant.topics(found)
+        topics = [_topic(name, found.get(name), name in may, self.nodes.live) for name in names or sorted(may)]
         values = {"throttle_time": timedelta(), "topics": topics, "next_cursor": None}
         return make_message(load_response_schema(DESCRIBE_TOPIC_PARTITIONS.key, context.api_version), values)
 
-    def _named(self, names: list[str], may: Callable[[str], bool]) -> dict[str, TopicMetadata]:
-        found = self.catalog.of(filter(may, names)) if names else self.catalog.all()
-        return {name: topic for name, topic in found.items() if may(name)}
-
     async def list_offsets(self, context: RequestContext, request: Any) -> ResponsePayload:
         """Answer a ListOffsets."""
-        may = context.grant.topic
+        may = await context.grant.topics(topic.name for topic in request.topics)
         topics = [
-            await asyncio.to_thread(self._offsets, topic) if may(topic.name) else _refused(topic)
+            await asyncio.to_thread(self._offsets, topic) if topic.name in may else _refused(topic)
             for topic in request.topics
         ]
         values = {"throttle_time": timedelta(), "topics": topics}

@@ -20,6 +20,7 @@ from kio.static.protocol import Entity, RequestPayload, ResponsePayload
 
 from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.sasl_exchange import SaslExchange
+from share_spark.model.errors import ConfigError
 
 _CLIENT_ID = "share-spark"
 # One for all requests, as each is answered before the next.
@@ -32,13 +33,22 @@ _Part = TypeVar("_Part", bound=Entity)
 
 
 class Address(NamedTuple):
-    """The address of a broker."""
+    """The address of a broker, or of a gateway."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return ``host:port``; an IPv6 address is in brackets. Raises ConfigError."""
+        host, _, port = text.strip().rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise ConfigError(f"{text!r} is not an address: host:port")
+        return cls(host, int(port))
 
 
 class LoginRefusedError(ValueError):
@@ -56,10 +66,7 @@ class BrokerConnection:
         """Send a request, and return the answer. ``answer``: its type, of the version of the request."""
         message = encoded_request(request)
         self.socket.sendall(len(message).to_bytes(4) + message)
-        size = int.from_bytes(self._received(4))
-        if size > _MOST_BYTES:
-            raise ValueError("the answer is too long")
-        return decoded_answer(self._received(size), answer)
+        return decoded_answer(self._received(answer_size(self._received(4))), answer)
 
     def _received(self, length: int) -> bytes:
         found = bytearray()
@@ -97,6 +104,14 @@ def encoded_request(request: RequestPayload) -> bytes:
     entity_writer(type(header))(content, header)
     entity_writer(type(request))(content, request)
     return content.getvalue()
+
+
+def answer_size(prefix: bytes) -> int:
+    """Return the size of the answer that follows these four bytes. Raises ValueError."""
+    size = int.from_bytes(prefix)
+    if size > _MOST_BYTES:
+        raise ValueError("the answer is too long")
+    return size
 
 
 def decoded_answer(content: bytes, kind: type[_Answer]) -> _Answer:
