@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from share_spark import Ack, Record, arrow_handler
 from share_spark.engine.progress import MicroBatchProgress
+from share_spark.spark.schemas import ARROW_BYTES, ARROW_ROWS
 from tests.bench.harness import Measure, compare, report, say, seconds_in_turn
 from tests.bench.workloads import Scratch, create_topic, share_group
 
@@ -75,6 +76,8 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
 
     def worked_off(name: str, handler: Any, order: str) -> None:
         progress: list[MicroBatchProgress] = []
+        for setting in (ARROW_BYTES, ARROW_ROWS):  # which a delivery in order of keys sets (``large_records``)
+            spark.conf.unset(setting)
         group = share_group(spark, bootstrap, topic, state, handler, records_per_trigger=PER_TRIGGER)
         query = group.option("delivery.order", order).listen(progress.append).start()
         query.awaitTermination()
