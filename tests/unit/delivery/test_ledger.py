@@ -262,7 +262,6 @@ def test_a_worker_stops_once_another_engine_takes_over_or_has_removed_what_was_l
 
 
 def test_a_task_that_begins_after_its_member_was_forgotten_enters_no_handler(tmp_path: Path) -> None:
-    """It makes the directory of its ledger anew."""
     worker = Worker(tmp_path, lambda _: None)
     successor = replace(worker.place, member_id="successor")
     successor.show_stop_sign(worker.place.member_id)
