@@ -265,7 +265,7 @@ class Calls:
             fault = raised
         if not call.is_over:
             self._take_answer(call, answer, fault)
-        del fault  # its traceback has this frame: a cycle, which would keep the records until it is found
+        fault = call.task = None  # cycles would keep the records: a traceback has its frame, a context its call
 
     def _take_answer(self, call: Call, answer: Any, fault: BaseException | None) -> None:
         try:
