@@ -265,7 +265,7 @@ def test_messages_need_no_spark_job_and_spark_where_the_table_asks_for_it(
     lab.log.append(topic, [Message(b"1", b"key", headers=[("a", None), ("b", b"x")]), Message(None)])
     assert jobs() == before
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise UnknownTableError("a test")
 
     monkeypatch.setattr(DirectTopicAppends, "to", refuse)

@@ -75,7 +75,7 @@ class DeltaWorld(InMemoryGroup):
 def only_on_spark(patch: pytest.MonkeyPatch) -> None:
     """The state log is read and appended to by Spark."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise UnknownTableError("a test")
 
     patch.setattr(GroupLog, "table_log", None)
