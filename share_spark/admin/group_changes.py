@@ -87,12 +87,16 @@ def partitions_of(group: GroupState, topics: Mapping[str, Collection[int]] | Non
 
 
 def planned_configs(
-    reader: StateReader, group_id: str, add: Mapping[str, object], delete: Collection[str]
+    reader: StateReader,
+    group_id: str,
+    add: Mapping[str, object],
+    delete: Collection[str],
+    begun: GroupConfig | None = None,
 ) -> dict[str, str]:
     """Return the group's dynamic configs, by key, with the values ``add`` and without the keys ``delete``; the group
-    need not be there. Raises ConfigError."""
+    need not be there. ``begun``: the settings that it begins with, None: those of its engine. Raises ConfigError."""
     found = altered(reader.dynamic_config_file(group_id).read(), add, delete)
-    over(GroupConfig.parse(reader.job_settings(group_id)), found)
+    over(begun or GroupConfig.parse(reader.job_settings(group_id)), found)
     return found
 
 

@@ -22,11 +22,7 @@ from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
 from share_spark.kafka.dead_letter_topic import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
-from share_spark.maintenance.background import (
-    LISTENING_LOG_RETENTION_MS,
-    LOG_RETENTION_MS,
-    BackgroundMaintenance,
-)
+from share_spark.maintenance.background import BackgroundMaintenance, log_retention_ms
 from share_spark.maintenance.heartbeat import dynamic_config_file, pause_file, wall_clock_ms
 from share_spark.maintenance.operator_files import DynamicConfigReader, PauseReader
 from share_spark.metrics.tracing import spans_of
@@ -121,7 +117,7 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None, door: Listenin
         refresh_ms=config.state_refresh_ms,
         retention_ms=config.history_retention_ms,
         compaction_interval_ms=config.compaction_interval_ms,
-        log_retention_ms=config.log_retention_ms or (LOG_RETENTION_MS if door is None else LISTENING_LOG_RETENTION_MS),
+        log_retention_ms=log_retention_ms(config, has_clients=door is not None),
         kafka=spec.kafka.bootstrap_servers if spec.kafka is not None else None,
         table=_directory(spec, spec.table),
         settings=config.not_default(),

@@ -18,6 +18,8 @@ from share_spark.model.config import DeliveryOrder, GroupConfig
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
+    from share_spark.gateway.gateway import Gateway
+    from share_spark.gateway.group_host import GroupPlace
     from share_spark.gateway.topic_source import TopicSource
     from share_spark.output.dead_letter_table import DeltaDeadLetters
 
@@ -25,9 +27,22 @@ if TYPE_CHECKING:
 def serve_clients(arguments: Sequence[str]) -> int:
     """Serve clients until Ctrl-C or SIGTERM. Raises ConfigError, StateError, TopicError, DeadLetterError,
     EnvironmentFault: nothing was changed."""
+    given = parsed(arguments)
+    gateway = _opened(given, read_config(given.config) if given.config else ConfigFile())
+    try:
+        with asked_to_end() as over:
+            print(f"share-spark: share consumers connect to {gateway.address}, until Ctrl-C", flush=True)
+            over.wait()
+    finally:
+        print("share-spark: disconnecting clients", file=sys.stderr, flush=True)
+        gateway.close()
+    return 0
+
+
+def _opened(given: Namespace, file: ConfigFile) -> Gateway:
+    """Check everything, then listen. Raises as ``serve_clients``."""
     from share_spark.gateway.door import Door
     from share_spark.gateway.gateway import Gateway
-    from share_spark.gateway.group_host import GroupPlace
     from share_spark.gateway.node_register import NodeRegister
     from share_spark.gateway.nodes import Node
     from share_spark.gateway.served_groups import AnyGroup
@@ -35,8 +50,6 @@ def serve_clients(arguments: Sequence[str]) -> int:
     from share_spark.kafka.broker_connection import Address
     from share_spark.state.tables import check_place
 
-    given = parsed(arguments)
-    file = read_config(given.config) if given.config else ConfigFile()
     said = door_settings(given, file.gateway)
     listen = Address.parse(said["listen"])
     advertised = Address.parse(said["advertise"]) if "advertise" in said else None
@@ -47,7 +60,18 @@ def serve_clients(arguments: Sequence[str]) -> int:
     source = _source(given, config)
     catalog = TopicCatalog(source.log)
     catalog.all()
-    place = GroupPlace(
+    place = _place(given, state, source, config)
+    me = Node(node_id_of(said), advertised or listen, secrets.token_urlsafe(32), door.certificate)
+    register = NodeRegister.at(state, me)
+    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms, nodes=register)
+    return Gateway.beside_others(listen, groups, catalog, register, advertised=advertised, door=door)
+
+
+def _place(given: Namespace, state: Location, source: TopicSource, config: GroupConfig) -> GroupPlace:
+    """Return the place of the groups. Raises ConfigError, DeadLetterError."""
+    from share_spark.gateway.group_host import GroupPlace
+
+    return GroupPlace(
         state=state,
         log=source.log,
         topics=source.table,
@@ -55,18 +79,6 @@ def serve_clients(arguments: Sequence[str]) -> int:
         config=config,
         dead_letters=_dead_letters(given),
     )
-    me = Node(node_id_of(said), advertised or listen, secrets.token_urlsafe(32), door.certificate)
-    register = NodeRegister.at(state, me)
-    groups = AnyGroup(place=place, reader=source.reader, catalog=catalog, clock=wall_clock_ms, nodes=register)
-    gateway = Gateway.beside_others(listen, groups, catalog, register, advertised=advertised, door=door)
-    try:
-        with asked_to_end() as over:
-            print(f"share-spark: share consumers connect to {gateway.address}, until Ctrl-C", flush=True)
-            over.wait()
-    finally:
-        print("share-spark: disconnecting clients", file=sys.stderr, flush=True)
-        gateway.close()
-    return 0
 
 
 def _source(given: Namespace, config: GroupConfig) -> TopicSource:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from share_spark.delta.commit_files import CommitFiles, actions_in
 from share_spark.delta.native_changes import cleans_natively
-from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_log import TableLog, UnknownTableError, is_elsewhere
 
 _OF_VERSION = re.compile(r"(\d{20})\.(?:(?P<until>\d{20})\.compacted\.)?[\w.-]+")
 """The name of a file of a log that belongs to a version, or to several."""
@@ -32,7 +32,7 @@ def remove_old_versions(log: TableLog, before_ms: int) -> int:
     files = log.files
     oldest_kept = _last_checkpoint_before(files, before_ms)
     old = sorted((version, name) for version, name in _versions(files) if version < oldest_kept)
-    commits = [version for version, name in old if name.endswith(f"{version:020d}.json")]
+    commits = [version for version, name in old if name == f"{version:020d}.json"]
     for version in commits:
         _remove_files(log, files.text(version) or "")
     for _, name in old:
@@ -68,10 +68,5 @@ def _remove_files(log: TableLog, commit: str) -> None:
     for action in actions_in(commit):
         removed: Mapping[str, Any] = action.get("remove") or {}
         path = str(removed.get("path") or "")
-        if path and path not in log.active and _is_inside(path):
+        if path and path not in log.active and not is_elsewhere(path) and ".." not in path.split("/"):
             log.files.storage.delete(f"{log.files.directory}/{unquote(path)}")
-
-
-def _is_inside(path: str) -> bool:
-    """Return whether the file is below the table's directory: those of a shallow clone are another table's."""
-    return not path.startswith("/") and ":/" not in path and ".." not in path.split("/")

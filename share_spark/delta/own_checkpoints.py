@@ -71,7 +71,7 @@ def write_own_checkpoint(files: CommitFiles) -> bool:
         return False
     if not _is_plain(log):
         return False
-    if files.checkpoint()[0] < log.version:
+    if not log.is_checkpointed:
         rows = list(_rows(log))
         content = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), content)

@@ -58,6 +58,11 @@ class GoneFileError(UnknownTableError):
     """Raised if a file of the version that is read is not there any more."""
 
 
+def is_elsewhere(path: str) -> bool:
+    """Return whether a path in a log is that of another table's file: a shallow clone has such files."""
+    return ":/" in path or path.startswith("/")
+
+
 class OwnCommit(NamedTuple):
     """A commit file that was written here."""
 
@@ -142,10 +147,10 @@ class TableLog:
     def is_there(self) -> bool:
         """Return whether this version is in the log, as a commit or as a checkpoint. If not, the next version is
         unknown: clean-up may have removed it with others that followed it, or the table was removed, or made again."""
-        version, paths = self._checkpoint
         if self.files.exists(self.version):
             return True
-        return self.version == version and all(self.files.storage.exists(path) for path in paths)
+        _, paths = self._checkpoint
+        return self.is_checkpointed and all(self.files.storage.exists(path) for path in paths)
 
     def reopen(self) -> None:
         """Read the log anew, from its newest checkpoint on: commits that followed are gone.
@@ -221,12 +226,17 @@ class TableLog:
 
     def data_file(self, path: str) -> pq.ParquetFile:
         """Open one of ``active``, by its path there. Raises UnknownTableError: it is another table's, or gone."""
-        if ":/" in path or path.startswith("/"):
+        if is_elsewhere(path):
             raise UnknownTableError("it has files of another table")
         content = self.files.storage.read(f"{self.files.directory}/{unquote(path)}")
         if content is None:
             raise GoneFileError(f"its file {path} is gone")
         return pq.ParquetFile(io.BytesIO(content), coerce_int96_timestamp_unit="us")
+
+    @property
+    def is_checkpointed(self) -> bool:
+        """Whether the checkpoint that was read is of this version."""
+        return self._checkpoint[0] == self.version
 
     @property
     def table_id(self) -> str:

@@ -119,7 +119,7 @@ class ClientAsks:
 
     def take(
         self, known: Mapping[SharePartitionKey, LogEnds], paused: Collection[SharePartitionKey], config: GroupConfig
-    ) -> Mapping[SharePartitionKey, Sequence[KafkaRequest]]:
+    ) -> Asked:
         """Take what was asked. Return it by share-partition, of those that are ``known``. Nothing is acquired of those
         that are ``paused``, nor past the known end of a log: that would be mistaken for a truncation as soon as the
         log does not answer. Clients are told of another ``config``."""
@@ -137,7 +137,7 @@ class ClientAsks:
                     asked.setdefault(key, []).extend(_below(end_offset, requests))
         return asked
 
-    def leave(self) -> Mapping[SharePartitionKey, Sequence[KafkaRequest]]:
+    def leave(self) -> Asked:
         """Take nothing, and return nothing. What a micro-batch has taken that failed is left without an answer: this
         one decides something else. It is refused once the engine has ended."""
         self._taken = ()

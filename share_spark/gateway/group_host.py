@@ -24,7 +24,7 @@ from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
 from share_spark.gateway.client_queue import ClientQueue
 from share_spark.gateway.former_topics import forget_former_topics, subscribe_existing
-from share_spark.maintenance.background import LISTENING_LOG_RETENTION_MS, BackgroundMaintenance
+from share_spark.maintenance.background import BackgroundMaintenance, log_retention_ms
 from share_spark.maintenance.heartbeat import EndKind, EngineEnd, dynamic_config_file, pause_file, wall_clock_ms
 from share_spark.maintenance.operator_files import DynamicConfigReader, PauseReader
 from share_spark.model.config import GroupConfig
@@ -96,7 +96,7 @@ class GroupPlace:
             store=store,
             refresh_ms=config.state_refresh_ms,
             retention_ms=config.history_retention_ms,
-            log_retention_ms=config.log_retention_ms or LISTENING_LOG_RETENTION_MS,
+            log_retention_ms=log_retention_ms(config, has_clients=True),
             kafka=self.kafka,
             table=self.topics,
             settings=config.not_default(),

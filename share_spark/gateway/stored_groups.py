@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from share_spark.admin.group_changes import NewOffset
+from share_spark.admin.group_changes import NewOffset, planned_configs
 from share_spark.admin.group_details import GroupPhase, phase_of
 from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.admin.state_reader import GroupState, StateReader
@@ -14,7 +14,7 @@ from share_spark.coordinator.messages import ShareGroupStateRequest, StateResult
 from share_spark.delta.location import Location
 from share_spark.maintenance.share_coordinator import DeltaShareCoordinator
 from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
-from share_spark.model.dynamic_config import ConfigEntry, altered, entries, over
+from share_spark.model.dynamic_config import ConfigEntry, entries
 from share_spark.spark.on_demand import AnySpark
 from share_spark.state.tables import ensure_tables, log_table
 
@@ -86,11 +86,10 @@ class StoredGroups:
         """Set dynamic configs of a group, which need not be there yet; only look whether it could be done if
         ``validate_only``."""
         ensure_tables(self.spark, Location.parse(self.location))
-        file = StateReader.open(self.location).dynamic_config_file(group_id)
-        found = altered(file.read(), added, deleted)
-        over(self.config, found)
+        reader = StateReader.open(self.location)
+        found = planned_configs(reader, group_id, added, deleted, self.config)
         if not validate_only:
-            file.write(found)
+            reader.dynamic_config_file(group_id).write(found)
 
     # ------------------------------------------------------------------------------------------------------
 

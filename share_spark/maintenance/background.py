@@ -32,6 +32,7 @@ from share_spark.maintenance.heartbeat import (
     wall_clock_ms,
 )
 from share_spark.maintenance.retention import drop_segments, oldest_kept_segment
+from share_spark.model.config import GroupConfig
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.spark.on_demand import AnySpark, session_of
@@ -48,20 +49,25 @@ _log = logging.getLogger(__name__)
 LOG_RETENTION_MS = 30 * 86_400_000
 """The time for which old versions of the state's tables are kept: Delta's default."""
 
-LISTENING_LOG_RETENTION_MS = 600_000
+_LISTENING_LOG_RETENTION_MS = 600_000
 """The same where clients may come: each of their requests may be a commit."""
 
 _CLEAN_INTERVAL_S = 60.0
+
+
+def log_retention_ms(config: GroupConfig, *, has_clients: bool) -> int:
+    """Return the time for which old versions of the state's tables are kept, by the settings of a group."""
+    return config.log_retention_ms or (_LISTENING_LOG_RETENTION_MS if has_clients else LOG_RETENTION_MS)
 
 
 @dataclass(slots=True, kw_only=True)
 class BackgroundMaintenance:
     """The maintenance of one engine. It refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes
     segments closed for ``retention_ms``, removes versions of the tables that are older than ``log_retention_ms``, and
-    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat has the
-    topics' place (``kafka``: broker addresses, or ``table``), the dead ``letters`` table, the ``settings`` at the
-    start, whether the circuit breaker is open and the present calls (both asked each time), and at last the engine's
-    end. ``spark``: used only where files do not suffice."""
+    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat has the topics' place (``kafka``: broker
+    addresses, or ``table``), the dead ``letters`` table, the ``settings`` at the start, whether the circuit breaker is
+    open and the present calls (both asked each time), and at last the engine's end. ``spark``: used only where files do
+    not suffice."""
 
     spark: AnySpark
     location: Location

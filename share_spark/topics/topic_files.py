@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from share_spark.delta.table_log import ActiveFile, TableLog
+from share_spark.delta.table_log import ActiveFile, TableLog, is_elsewhere
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import local_path
@@ -87,7 +87,7 @@ class TopicFiles:
         self._version = self.log.version
 
     def _record_file(self, name: str, file: ActiveFile) -> RecordFile | None:
-        if not file.is_whole or ":/" in name or name.startswith("/"):
+        if not file.is_whole or is_elsewhere(name):
             return None
         extent = offsets_of(file)
         if extent is None:
