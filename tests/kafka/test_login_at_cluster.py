@@ -31,11 +31,11 @@ from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_ids import uuid_of
 from tests.kafka.test_broker import TIMEOUT_S, create_topic
 from tests.kafka.test_gateway_on_kafka import produce
+from tests.support.asking import Asking
 from tests.support.broker import free_ports, running_broker
 from tests.support.gateway_client import GatewayClient
 from tests.support.share_consumers import consumer, serving, settings_of, work_off
 from tests.unit.gateway.test_access import heartbeat, metadata, share_fetch
-from tests.unit.gateway.test_admin_requests import Asking
 from tests.unit.gateway.test_login import handshake
 
 SECRET, TOPIC, HIDDEN, GROUP, OTHER = "hunter2", "orders", "hidden", "billing", "audit"

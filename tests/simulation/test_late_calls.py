@@ -3,10 +3,9 @@ are made wrong on purpose are convicted."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,27 +24,17 @@ from share_spark.partition.decide import HANDLERS
 from share_spark.partition.request_effects import RequestEffects
 from tests.simulation.late_delivery import SimulatedCompanion
 from tests.simulation.play import run_seed
+from tests.simulation.seeds import BLOCK, blocks, is_convicted
 from tests.twins.late_calls import LateAnswer, LateCall, LateCalls, LateDriver
 
-BLOCK, IN_TEST, SEEDS = 20, 40, 200
-"""Seeds of a test; those that `make test` plays; all."""
-MOST_SEEDS, MOST_CONVICTIONS = 1_000, 20
+IN_TEST, SEEDS = 40, 200
+"""Seeds that `make test` plays; all."""
+MOST_SEEDS = 1_000
 
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Engines log what they are refused."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=() if first < IN_TEST else pytest.mark.long) for first in range(0, SEEDS, BLOCK)],
-)
+@pytest.mark.parametrize("first", blocks(SEEDS, IN_TEST))
 def test_all_promises_hold(first: int) -> None:
     for seed in range(first, first + BLOCK):
         failure = run_seed(seed, is_late=True)
@@ -219,6 +208,4 @@ def test_what_is_wrong_is_convicted(sabotage: Sabotage, verdict: str, monkeypatc
     """Of this; the first seeds that fail may do so for another of its consequences."""
     sabotage(monkeypatch)
     first = FIRST_SEEDS.get(sabotage, 0)
-    verdicts = (run_seed(seed, is_late=True) for seed in range(first, first + MOST_SEEDS))
-    convictions = (found.splitlines()[-2] for found in verdicts if found)
-    assert any(verdict in found for found in islice(convictions, MOST_CONVICTIONS))
+    assert is_convicted(partial(run_seed, is_late=True), range(first, first + MOST_SEEDS), verdict)

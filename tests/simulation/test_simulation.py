@@ -3,9 +3,8 @@ purpose are convicted. Those of calls that outlast deliveries are in ``test_late
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from share_spark.partition.transitions import Event
 from tests.simulation.delivery import Run, SimulatedDelivery, Task
 from tests.simulation.orphans import Orphans
 from tests.simulation.play import SimulatedWorld, run_seed
+from tests.simulation.seeds import BLOCK, blocks, is_convicted
 from tests.support.window_forms import ALWAYS, NEVER, columns_from
 from tests.twins.memory import InMemoryShareStateStore, InMemoryStateLog
 from tests.twins.memory_output import (
@@ -40,27 +40,13 @@ from tests.twins.memory_output import (
 )
 
 SEEDS = 200
-BLOCK = 20
 IN_TEST = 80
 """Seeds that `make test` plays; the others are left to `make test-all`, and thousands to `make sim`."""
 MOST_SEEDS = 1_500
-MOST_CONVICTIONS = 20
-"""What is wrong shows in several ways; the one that is asked for need not be the first."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Engines log what they are refused."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("columns_at", [ALWAYS, NEVER])
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=() if first < IN_TEST else pytest.mark.long) for first in range(0, SEEDS, BLOCK)],
-)
+@pytest.mark.parametrize("first", blocks(SEEDS, IN_TEST))
 def test_all_promises_hold(first: int, columns_at: int) -> None:
     with columns_from(columns_at):
         for seed in range(first, first + BLOCK):
@@ -477,6 +463,4 @@ def test_a_wrong_engine_is_convicted(
     """Of this; the first seeds that fail may do so for another of its consequences."""
     sabotage(monkeypatch)
     first = FIRST_SEEDS.get(sabotage, 0)
-    verdicts = (run_seed(seed, is_late=False) for seed in range(first, first + MOST_SEEDS))
-    convictions = (found.splitlines()[-2] for found in verdicts if found)
-    assert any(verdict in found for found in islice(convictions, MOST_CONVICTIONS))
+    assert is_convicted(partial(run_seed, is_late=False), range(first, first + MOST_SEEDS), verdict)

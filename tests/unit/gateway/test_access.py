@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from share_spark.gateway.users import User, Users, users_text
 from share_spark.kafka.broker_connection import Address, connected
 from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
+from tests.support.asking import Asking
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, work_off
-from tests.unit.gateway.test_admin_requests import ACCEPT, Asking
+from tests.unit.gateway.test_admin_requests import ACCEPT
 from tests.unit.gateway.test_server import wait_for
 
 SECRET, OTHER, SEEN = "hunter2", "audit", "orders-old"
@@ -121,27 +121,11 @@ def topic_id(client: Asking) -> Any:
 
 
 def heartbeat(client: Asking, group: str, *topics: str) -> ErrorCode:
-    member = {"member_id": "me", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": topics}
-    return client.ask(apis.SHARE_GROUP_HEARTBEAT, group_id=group, **member).error_code
+    return client.heartbeat(group, "me", *topics).error_code
 
 
 def share_fetch(client: Asking, group: str, topic: Any) -> Any:
-    partition = {"partition_index": 0, "acknowledgement_batches": ()}
-    return client.ask(
-        apis.SHARE_FETCH,
-        group_id=group,
-        member_id="vQ2/U/tR+dG0mYc0hG5Zgw",
-        share_session_epoch=0,
-        max_wait=timedelta(milliseconds=100),
-        min_bytes=1,
-        max_bytes=1 << 20,
-        max_records=10,
-        batch_size=10,
-        share_acquire_mode=0,
-        is_renew_ack=False,
-        topics=[{"topic_id": topic, "partitions": [partition]}],
-        forgotten_topics_data=(),
-    )
+    return client.share_fetch(group, "vQ2/U/tR+dG0mYc0hG5Zgw", topic, max_wait_ms=100)
 
 
 def share_acknowledge(client: Asking, group: str) -> ErrorCode:

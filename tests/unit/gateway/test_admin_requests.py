@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import AcknowledgeType
-from kio.index import load_request_schema, load_response_schema
 
 from share_spark import Message, ShareGroupAdmin
 from share_spark.gateway import apis
 from share_spark.gateway.client_queue import ClientQueue
 from share_spark.gateway.gateway import Gateway
 from share_spark.gateway.group_topics import FixedTopics, GroupTopics
-from share_spark.gateway.message_maker import make_message
 from share_spark.gateway.served_groups import OneGroup, ServedGroup
 from share_spark.gateway.stored_groups import StoredGroups
 from share_spark.gateway.topic_catalog import TopicCatalog
-from share_spark.kafka.broker_connection import Address, BrokerConnection, connected
-from share_spark.kafka.broker_login import BrokerLogin
+from share_spark.kafka.broker_connection import Address
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.topics.topic_batches import TopicBatchReader
+from tests.support.asking import asking
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, polled, work_off
 
 ACCEPT = AcknowledgeType.ACCEPT
@@ -33,72 +28,6 @@ NON_EMPTY, NOT_FOUND, INVALID_CONFIG, INVALID_REQUEST, STORAGE = 68, 69, 40, 42,
 
 TIMES = ((0, -1), (0, -2), (0, 1_577_836_800_000), (0, 1_577_836_800_001), (1, -1), (1, 4_000_000_000_000))
 """Partitions and timestamps; -1 and -2 are the latest and the earliest offset."""
-
-
-class Asking:
-    """Requests on one connection, each in the latest version that is served."""
-
-    def __init__(self, connection: BrokerConnection) -> None:
-        self.connection = connection
-
-    def ask(self, api: apis.Api, **values: object) -> Any:
-        request = make_message(load_request_schema(api.key, api.versions[-1]), values)
-        return self.connection.ask(request, load_response_schema(api.key, api.versions[-1]))
-
-    def described(self, group_id: str = GROUP, *, with_operations: bool = False) -> Any:
-        (found,) = self.ask(
-            apis.SHARE_GROUP_DESCRIBE, group_ids=(group_id,), include_authorized_operations=with_operations
-        ).groups
-        return found
-
-    def state(self, group_id: str = GROUP) -> str:
-        found = self.described(group_id)
-        return "" if found.error_code else str(found.group_state)
-
-    def listed(self, **filters: object) -> dict[str, str]:
-        asked = {"states_filter": (), "types_filter": (), **filters}
-        return {one.group_id: one.group_state for one in self.ask(apis.LIST_GROUPS, **asked).groups}
-
-    def offsets(self, group_id: str = GROUP) -> dict[tuple[str, int], tuple[int, int]]:
-        """(start offset, lag) by topic and partition."""
-        asked = [{"group_id": group_id, "topics": None}]
-        (group,) = self.ask(apis.DESCRIBE_SHARE_GROUP_OFFSETS, groups=asked).groups
-        assert not group.error_code, group.error_message
-        return {
-            (topic.topic_name, one.partition_index): (one.start_offset, one.lag)
-            for topic in group.topics
-            for one in topic.partitions
-        }
-
-    def alter(self, *offsets: tuple[str, int, int], group_id: str = GROUP) -> Any:
-        topics = [
-            {"topic_name": topic, "partitions": [{"partition_index": partition, "start_offset": offset}]}
-            for topic, partition, offset in offsets
-        ]
-        return self.ask(apis.ALTER_SHARE_GROUP_OFFSETS, group_id=group_id, topics=topics)
-
-    def delete_offsets(self, *topics: str, group_id: str = GROUP) -> Any:
-        named = [{"topic_name": topic} for topic in topics]
-        return self.ask(apis.DELETE_SHARE_GROUP_OFFSETS, group_id=group_id, topics=named)
-
-    def delete(self, group_id: str = GROUP) -> int:
-        (result,) = self.ask(apis.DELETE_GROUPS, groups_names=(group_id,)).results
-        return int(result.error_code)
-
-    def alter_configs(self, group_id: str = GROUP, kind: int = 32, **configs: str | None) -> tuple[int, str | None]:
-        changes = [
-            {"name": name.replace("_", "."), "config_operation": 0 if value is not None else 1, "value": value}
-            for name, value in configs.items()
-        ]
-        resource = {"resource_type": kind, "resource_name": group_id, "configs": changes}
-        (result,) = self.ask(apis.INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=False).responses
-        return int(result.error_code), result.error_message
-
-
-@contextmanager
-def asking(address: Address) -> Iterator[Asking]:
-    with connected(address, BrokerLogin(), 30.0) as connection:
-        yield Asking(connection)
 
 
 @pytest.fixture

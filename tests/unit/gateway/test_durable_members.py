@@ -16,11 +16,12 @@ from share_spark.kafka.broker_connection import Address
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.state import tables
+from tests.support.asking import asking
 from tests.support.older_release import older_release
 from tests.support.raw_members import NOT_COORDINATOR, RawMember, connection, log_version, stored
 from tests.support.share_consumers import GROUP, TOPIC, Place
 from tests.twins.memory import ManualClock
-from tests.unit.gateway.test_admin_requests import NON_EMPTY, asking
+from tests.unit.gateway.test_admin_requests import NON_EMPTY
 
 UNKNOWN_MEMBER, FENCED_EPOCH = 25, 110
 SESSION_MS = 45_000

@@ -10,15 +10,13 @@ import pytest
 from confluent_kafka import AcknowledgeType, KafkaException
 from kio.schema.errors import ErrorCode
 
-from share_spark.gateway import apis
 from share_spark.kafka.broker_connection import Address
+from tests.support.asking import Asking, asking
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, polled, work_off
-from tests.unit.gateway.test_admin_requests import INVALID_CONFIG, Asking, asking
+from tests.unit.gateway.test_admin_requests import INVALID_CONFIG
 from tests.unit.gateway.test_server import wait_for
 
 ACCEPT = AcknowledgeType.ACCEPT
-
-WAIT = timedelta(milliseconds=200)
 
 
 @pytest.fixture
@@ -29,29 +27,13 @@ def place(tmp_path: Path) -> Place:
 
 
 def beat(tools: Asking, member: str, group: str = GROUP, epoch: int = 0) -> Any:
-    values = {"member_id": member, "member_epoch": epoch, "rack_id": None, "subscribed_topic_names": (TOPIC,)}
-    return tools.ask(apis.SHARE_GROUP_HEARTBEAT, group_id=group, **values)
+    return tools.heartbeat(group, member, TOPIC, epoch=epoch)
 
 
 def fetch(tools: Asking, member: str, group: str = GROUP) -> Any:
     """The answer to a fetch that opens a session, of the topic that the member was assigned."""
     (assigned,) = beat(tools, member).assignment.topic_partitions
-    partition = {"partition_index": 0, "acknowledgement_batches": ()}
-    return tools.ask(
-        apis.SHARE_FETCH,
-        group_id=group,
-        member_id=member,
-        share_session_epoch=0,
-        max_wait=WAIT,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        max_records=10,
-        batch_size=10,
-        share_acquire_mode=0,
-        is_renew_ack=False,
-        topics=[{"topic_id": assigned.topic_id, "partitions": [partition]}],
-        forgotten_topics_data=(),
-    )
+    return tools.share_fetch(group, member, assigned.topic_id, max_wait_ms=200)
 
 
 def told(address: Address, group: str = GROUP) -> str:

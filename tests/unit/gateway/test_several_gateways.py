@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,9 @@ from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_ids import uuid_of
 from share_spark.model.errors import EnvironmentFault
+from tests.support.asking import Asking, asking
 from tests.support.certificates import Authority
 from tests.support.share_consumers import TOPIC, GatewayProcess, Place, consumer, polled, work_off
-from tests.unit.gateway.test_admin_requests import Asking, asking
 from tests.unit.gateway.test_server import wait_for
 
 ACCEPT = AcknowledgeType.ACCEPT
@@ -151,8 +150,7 @@ def leaders_at(tools: Asking) -> dict[int, int]:
 
 
 def beat(tools: Asking, group: str, epoch: int = 0) -> Any:
-    values = {"member_id": "one", "member_epoch": epoch, "rack_id": None, "subscribed_topic_names": (TOPIC,)}
-    return tools.ask(apis.SHARE_GROUP_HEARTBEAT, group_id=group, **values)
+    return tools.heartbeat(group, "one", TOPIC, epoch=epoch)
 
 
 def test_all_gateways_say_the_same_of_who_is_there_and_owns_what(place: Place) -> None:
@@ -183,27 +181,7 @@ _CLUSTER = {"include_cluster_authorized_operations": False, "endpoint_type": 1, 
 
 
 def fetch(tools: Asking, group: str, topic_id: Any, epoch: int, *, accepted: tuple[int, int] | None = None) -> Any:
-    batches = (
-        []
-        if accepted is None
-        else [{"first_offset": accepted[0], "last_offset": accepted[1], "acknowledge_types": (1,)}]
-    )
-    partition = {"partition_index": 0, "acknowledgement_batches": batches}
-    return tools.ask(
-        apis.SHARE_FETCH,
-        group_id=group,
-        member_id="one",
-        share_session_epoch=epoch,
-        max_wait=timedelta(milliseconds=500),
-        min_bytes=1,
-        max_bytes=1 << 20,
-        max_records=5,
-        batch_size=5,
-        share_acquire_mode=1,
-        is_renew_ack=False,
-        topics=[{"topic_id": topic_id, "partitions": [partition]}],
-        forgotten_topics_data=(),
-    )
+    return tools.share_fetch(group, "one", topic_id, epoch, accepted=accepted, max_records=5, acquire_mode=1)
 
 
 def acquired(answer: Any) -> list[tuple[int, int, int]]:

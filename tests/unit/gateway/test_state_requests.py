@@ -20,8 +20,8 @@ from share_spark.kafka.broker_connection import Address, connected
 from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_ids import uuid_of
+from tests.support.asking import Asking, asking
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, polled, refuse_errors
-from tests.unit.gateway.test_admin_requests import Asking, asking
 
 ACCEPT = AcknowledgeType.ACCEPT
 ACKNOWLEDGED, ARCHIVED = 2, 4

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from share_spark import EmbeddedTopicLog, Message
 from share_spark.engine.batch_reader import RecordBatch
 from share_spark.model.ids import TopicPartition
-from share_spark.topics import decoded_files
 from share_spark.topics.topic_batches import TopicBatchReader
 from tests.support.record_batches import decoded
 
@@ -60,14 +58,6 @@ def test_a_read_is_about_as_large_as_it_may_be(tmp_path: Path) -> None:
     assert all(90_000 < size < 110_000 for size in sizes[:-1])
 
 
-def test_a_file_is_not_opened_for_each_read_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    open_file = decoded_files._opened
-
-    def noted(path: str) -> pq.ParquetFile:
-        opened.append(path)
-        return open_file(path)
-
-    monkeypatch.setattr(decoded_files, "_opened", noted)
+def test_a_file_is_not_opened_for_each_read_of_it(tmp_path: Path, opened: list[str]) -> None:
     reads = read_all(TopicBatchReader(log_of(tmp_path, [100] * 40_000)), 1 << 20, 500)
     assert (len(reads), len(opened)) == (6, 1)

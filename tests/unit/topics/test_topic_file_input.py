@@ -235,17 +235,7 @@ def test_one_read_after_another(
 
 
 @pytest.mark.parametrize("rows", [5_000, 15_000])
-def test_a_file_is_opened_once_while_more_of_it_is_to_come(
-    log: Stored, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
-    opened: list[str] = []
-    open_file = decoded_files._opened
-
-    def noted(path: str) -> pq.ParquetFile:
-        opened.append(path)
-        return open_file(path)
-
-    monkeypatch.setattr(decoded_files, "_opened", noted)
+def test_a_file_is_opened_once_while_more_of_it_is_to_come(log: Stored, opened: list[str], rows: int) -> None:
     log.put(range(rows))
     for first in range(0, rows, 500):
         (batches,) = taken(log, acquired((first, first + 499, 1)))
