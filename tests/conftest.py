@@ -78,6 +78,18 @@ def window_form(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(params=["files", "notes"])
+def row_form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """State logs with their rows in files, then with those of updates in the notes of commits."""
+    from tests.support.engine_on_delta import DeltaWorld
+    from tests.support.state_logs import StateLog
+
+    form: str = request.param
+    for kind in (StateLog, DeltaWorld):
+        monkeypatch.setattr(kind, "notes_rows", form == "notes")
+    return form
+
+
 def _small(directory: Path) -> dict[str, str]:
     """Few partitions, and no files in the working directory."""
     return {

@@ -79,9 +79,9 @@ class GroupSeries:
 
     def read(self, reader: StateReader) -> Sequence[MicroBatchTotals]:
         """Return the micro-batches, ascending. Raises StateError: only Spark can, or should, read the log."""
-        active = reader.log.active
+        files = reader.log.row_files
         try:
-            segments, _ = newest_segments(active, self.group_id, MOST_FILES, MOST_BYTES)
+            segments, _ = newest_segments(files, self.group_id, MOST_FILES, MOST_BYTES)
             new = {segment: [path for path in segments[segment] if path not in self._paths] for segment in segments}
             tables = {segment: self._rows_in(reader, segment, paths) for segment, paths in new.items() if paths}
         except UnknownTableError as reason:

@@ -52,7 +52,7 @@ def read_record_history(
     reader.require(group_id)
     found = _Found(topic, partition, offset)
     try:
-        segments, is_cut = newest_segments(reader.log.active, group_id, MOST_FILES, MOST_BYTES)
+        segments, is_cut = newest_segments(reader.log.row_files, group_id, MOST_FILES, MOST_BYTES)
         for segment, paths in segments.items():
             found.add(segment, pa.concat_tables(tables_of(reader.log, paths, _COLUMNS)))
     except UnknownTableError as reason:

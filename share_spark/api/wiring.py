@@ -224,6 +224,7 @@ def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaS
         group_id=spec.group_id,
         run_id=uuid.uuid4().hex[:12],
         least_epoch=least_epoch,
+        notes_rows=spec.listen_on is not None,
     )
     return DeltaShareStateStore(
         log=log,

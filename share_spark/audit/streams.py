@@ -170,7 +170,7 @@ def streams_in_files(log: TableLog, group_id: str, last: BatchStamp, bucket: int
     """Return the streams from the log's files. ``last``: the last micro-batch that counts. Raises UnknownTableError:
     only Spark can read them."""
     paths: dict[int, list[str]] = {}
-    for path, file in log.active.items():
+    for path, file in log.row_files.items():
         if file.values["group_id"] == group_id:
             paths.setdefault(int(file.values["segment"]), []).append(path)
             if not file.is_whole:

@@ -34,7 +34,7 @@ class CommitFile:
     ``properties``: the table's properties if the commit set them, else None. ``note``: its ``userMetadata``.
     ``adds_data``: it holds rows that were not in the table before. ``blind``: Delta treated it as an append that
     depends on nothing. ``actions``: those that change what an appending writer has to know of the table.
-    ``committed_at_ms``: by its writer's clock, 0 if it has none.
+    ``committed_at_ms``: by its writer's clock, 0 if it has none. ``operation``: as Delta's history names it.
     """
 
     properties: dict[str, str] | None
@@ -43,6 +43,7 @@ class CommitFile:
     blind: bool
     actions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
     committed_at_ms: int = 0
+    operation: str = ""
 
     @property
     def transactions(self) -> dict[str, int]:
@@ -183,6 +184,7 @@ def parse_commit(text: str) -> CommitFile:
         blind=bool(info.get("isBlindAppend")),
         actions=tuple(kept),
         committed_at_ms=at_ms if isinstance(at_ms := info.get("timestamp"), int) else 0,
+        operation=str(info.get("operation") or ""),
     )
 
 

@@ -26,7 +26,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ import pyarrow as pa
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.data_file import DataFile, made_in_memory
 from share_spark.delta.native_changes import cleans_natively, write_natively
+from share_spark.delta.noted_rows import FILED, NOTED, has_rows
 from share_spark.delta.own_checkpoints import write_own_checkpoint
 from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
@@ -47,6 +48,9 @@ _log = logging.getLogger(__name__)
 
 _COMMITS_PER_CHECKPOINT = 100
 """A new reader of the table reads this many small files, and twice as many at times: 0.1 s or more."""
+
+_CHECKPOINT_INTERVAL_S = 1.0
+"""The least time between two checkpoints, which cost as much as some fifty commits."""
 
 Meanwhile = Callable[[CommitFile | None], None]
 """A function called with each commit of others that came before ours, and with None for those that clean-up has
@@ -81,6 +85,7 @@ class DirectAppends:
     log: TableLog
     checkpoint: Callable[[], None] = lambda: None
     _commits: int = 0
+    _checkpoint_at_s: float = 0.0
     _columns: TableColumns = field(init=False)
     _last: _Change | None = None
     _begun: Ready = written
@@ -161,9 +166,9 @@ class DirectAppends:
         operation: str = "WRITE",
         blind: bool = True,
     ) -> int:
-        """Make one commit with these files and ``txn`` entries; return its version. ``note``: its ``userMetadata``.
-        ``replaced``: such files leave the table. ``operation``: as Delta's history names it. Not ``blind``: the rows
-        depend on what was read.
+        """Make one commit with these files and ``txn`` entries; return its version. ``note``: its ``userMetadata``,
+        perhaps with rows (``noted_rows``). ``replaced``: such files leave the table. ``operation``: as Delta's history
+        names it. Not ``blind``: the rows depend on what was read.
 
         Raises what ``meanwhile`` raises, MovedError, UnknownTableError (the table has changed), StateError (it is gone,
         or another writer has overwritten the commit before), and then nothing has happened; what the storage raises,
@@ -242,7 +247,8 @@ class DirectAppends:
     def _count(self) -> None:
         """Write a checkpoint now and then, in a thread: Delta's writer would do so at this point, and it takes time."""
         self._commits += 1
-        if self._commits % _COMMITS_PER_CHECKPOINT == 0:
+        if self._commits >= _COMMITS_PER_CHECKPOINT and time.monotonic() >= self._checkpoint_at_s:
+            self._commits, self._checkpoint_at_s = 0, time.monotonic() + _CHECKPOINT_INTERVAL_S
             threading.Thread(target=self.checkpoint, name="share-spark-checkpoint", daemon=True).start()
 
     def _check_there(self) -> None:
@@ -256,11 +262,18 @@ class DirectAppends:
             return {}
         return {path: file.values for path, file in self.log.active.items() if replaced(path, file.values)}
 
+    def _numbers_of_notes(self, change: _Change) -> Iterator[tuple[str, int]]:
+        """Yield the numbers by which readers find the rows of a note."""
+        if has_rows(change.note):
+            yield NOTED, self.log.version + 1
+            if not self.log.noted:  # the commits before need not be looked at, and may be removed
+                yield FILED, self.log.version
+
     def _text(self, change: _Change) -> str:
         now_ms = int(time.time() * 1_000)
         entries = [
             {"txn": {"appId": app_id, "version": number, "lastUpdated": now_ms}}
-            for app_id, number in change.numbers.items()
+            for app_id, number in (*change.numbers.items(), *self._numbers_of_notes(change))
         ]
         removed = self._removed(change.replaced)
         removes = [

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from share_spark.delta.commit_files import CommitFiles, actions_in
 from share_spark.delta.native_changes import cleans_natively
+from share_spark.delta.noted_rows import FILED
 from share_spark.delta.table_log import TableLog, UnknownTableError, is_elsewhere
 
 _OF_VERSION = re.compile(r"(\d{20})\.(?:(?P<until>\d{20})\.compacted\.)?[\w.-]+")
@@ -31,6 +32,8 @@ def remove_old_versions(log: TableLog, before_ms: int) -> int:
         return 0
     files = log.files
     oldest_kept = _last_checkpoint_before(files, before_ms)
+    if log.noted:  # their rows are in no file yet
+        oldest_kept = min(oldest_kept, log.transactions.get(FILED, -1) + 1)
     old = sorted((version, name) for version, name in _versions(files) if version < oldest_kept)
     commits = [version for version, name in old if name == f"{version:020d}.json"]
     for version in commits:

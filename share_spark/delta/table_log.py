@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from share_spark.delta.checkpoint_files import TooLargeError, checkpoint_actions
 from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, parse_commit
+from share_spark.delta.data_file import parquet_of
+from share_spark.delta.noted_rows import FILED, NOTED, NotedRows, by_partition, noted_rows, table_of
 from share_spark.delta.table_features import (
     catalog_feature,
     has_limited_texts,
@@ -29,6 +33,9 @@ from share_spark.delta.table_features import (
 from share_spark.delta.table_layout import TableColumns, TableLayout, unknown_partition_column
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.spark.files import Ready, written
+from share_spark.spark.schemas import arrow_schema
+
+_log = logging.getLogger(__name__)
 
 MOST_CHECKPOINT_BYTES = 64 << 20
 """The size of a checkpoint of some 500,000 files. Larger ones are left to Spark."""
@@ -37,6 +44,9 @@ _MOST_WITH_FILES = 4 << 20
 """The same where the files are kept: some 30,000, half a second."""
 
 _READ_ATTEMPTS = 3
+
+_OF_NOTES = "_noted/"
+"""The beginning of the path of a file that stands for rows of notes."""
 
 
 class ActiveFile(NamedTuple):
@@ -63,6 +73,10 @@ def is_elsewhere(path: str) -> bool:
     return ":/" in path or path.startswith("/")
 
 
+def _path_of_notes(some: Sequence[NotedRows]) -> str:
+    return f"{_OF_NOTES}{some[0].version}-{some[-1].version}"
+
+
 class OwnCommit(NamedTuple):
     """A commit file that was written here."""
 
@@ -74,8 +88,9 @@ class OwnCommit(NamedTuple):
 class TableLog:
     """The table in the directory of ``files``, at ``version``. ``metadata``, ``protocol``: Delta's actions. ``active``:
     the table's files by their path in the log, if it ``keeps_files``: for small tables. ``transactions``: the number of
-    each writer (``txn`` actions). ``most_bytes``: the limit of a checkpoint. ``own``: the last commit from here, if
-    others could overwrite it. ``_checkpoint``: the version and files of the checkpoint that was read."""
+    each writer (``txn`` actions). ``noted``: the rows of notes that are in no file yet, by version. ``most_bytes``: the
+    limit of a checkpoint. ``own``: the last commit from here, if others could overwrite it. ``_checkpoint``: the
+    version and files of the checkpoint that was read."""
 
     files: CommitFiles
     version: int = -1
@@ -84,6 +99,7 @@ class TableLog:
     transactions: dict[str, int] = field(default_factory=dict)
     keeps_files: bool = False
     active: dict[str, ActiveFile] = field(default_factory=dict)
+    noted: list[NotedRows] = field(default_factory=list)
     most_bytes: int | None = None
     own: OwnCommit | None = None
     _checkpoint: tuple[int, Sequence[str]] = (-1, ())
@@ -119,6 +135,7 @@ class TableLog:
             self._take(checkpoint_actions(self.files, paths, with_files=self.keeps_files, most_bytes=most_bytes))
         except TooLargeError as reason:
             raise UnknownTableError(str(reason)) from reason
+        self._take_notes_before()
         if version is None:
             self._follow()
         else:
@@ -222,16 +239,42 @@ class TableLog:
             raise UnknownTableError(f"commit {self.version + 1} cannot be read: {fault}") from fault
         self._take(actions_in(text) if self.keeps_files else commit.actions)
         self.version += 1
+        self._take_note(self.version, commit)
         return commit
 
+    @property
+    def row_files(self) -> Mapping[str, ActiveFile]:
+        """The files of all rows: ``active``, and one for the rows of notes in each partition, for ``data_file`` alone.
+        Its path changes with these rows."""
+        return self.active | {
+            _path_of_notes(some): ActiveFile(some[0].values, 0, True) for some in by_partition(self.counting_notes())
+        }
+
+    def counting_notes(self) -> Sequence[NotedRows]:
+        """Return the rows of notes without those of partitions that were dropped. A partition begins with a file; one
+        that has none any more was dropped, and is not begun again."""
+        if not (self.noted and self.keeps_files and self.partition_columns):
+            return self.noted
+        partitions = {tuple(sorted(file.values.items())) for file in self.active.values()}
+        return [one for one in self.noted if tuple(sorted(one.values.items())) in partitions]
+
     def data_file(self, path: str) -> pq.ParquetFile:
-        """Open one of ``active``, by its path there. Raises UnknownTableError: it is another table's, or gone."""
+        """Open one of ``row_files``, by its path there. Raises UnknownTableError: it is another table's, or gone."""
+        if path.startswith(_OF_NOTES):
+            return self._file_of_notes(path)
         if is_elsewhere(path):
             raise UnknownTableError("it has files of another table")
         content = self.files.storage.read(f"{self.files.directory}/{unquote(path)}")
         if content is None:
             raise GoneFileError(f"its file {path} is gone")
         return pq.ParquetFile(io.BytesIO(content), coerce_int96_timestamp_unit="us")
+
+    def _file_of_notes(self, path: str) -> pq.ParquetFile:
+        for some in by_partition(self.noted):
+            if _path_of_notes(some) == path:
+                content, _ = parquet_of(table_of(some, self.columns_of_files))
+                return pq.ParquetFile(io.BytesIO(content))
+        raise GoneFileError(f"the rows {path} are in a file by now")
 
     @property
     def is_checkpointed(self) -> bool:
@@ -252,6 +295,12 @@ class TableLog:
     def schema(self) -> StructType:
         """The columns, as Spark's schema."""
         return StructType.fromJson(json.loads(self.metadata["schemaString"]))
+
+    @property
+    def columns_of_files(self) -> pa.Schema:
+        """The columns of its files, which do not have the partition columns, in Arrow's types."""
+        in_files = [one for one in self.schema.fields if one.name not in self.partition_columns]
+        return arrow_schema(StructType(in_files))
 
     @property
     def layout(self) -> TableLayout:
@@ -327,3 +376,25 @@ class TableLog:
             if self.keeps_files and (removed := action.get("remove")):
                 self.active.pop(removed["path"], None)
         self.active |= came
+
+    def _take_note(self, version: int, commit: CommitFile) -> None:
+        """Add the rows in the note of a commit; drop those that are in a file now, or that RESTORE has taken back."""
+        if commit.operation == "RESTORE":
+            self.noted = []
+        if (filed := commit.transactions.get(FILED)) is not None:
+            self.noted = [one for one in self.noted if one.version > filed]
+        if (found := noted_rows(version, commit.note, self.partition_columns)) is not None:
+            self.noted.append(found)
+
+    def _take_notes_before(self) -> None:
+        """Read the rows of notes that are older than the checkpoint, and in no file. Those of a table whose log was
+        cleaned up beyond them are gone: a reader that misses rows says so."""
+        filed = self.transactions.get(FILED, -1)
+        if self.transactions.get(NOTED, -1) <= filed:
+            return
+        for version in range(filed + 1, self.version + 1):
+            if (commit := self.files.read(version)) is None:
+                _log.warning("%s: rows are gone with commit %s, which was removed", self.files.directory, version)
+                self.noted = []
+                return
+            self._take_note(version, commit)

@@ -16,6 +16,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.native_changes import (
     ConflictError,
@@ -34,6 +35,7 @@ from share_spark.delta.native_changes import (
     join_files,
     write_natively,
 )
+from share_spark.delta.noted_rows import FILED, file_noted_rows, table_of
 from share_spark.delta.old_files import has_old_commits, has_old_files
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.spark.delta_log import clean_log, files_of
@@ -41,6 +43,7 @@ from share_spark.spark.errors import JVM_ERRORS
 from share_spark.spark.frames import cloned_session
 from share_spark.spark.hadoop_files import files_at
 from share_spark.spark.on_demand import AnySpark, SparkOnDemand, given_session, session_of
+from share_spark.spark.schemas import arrow_schema
 
 _CONFLICTS: tuple[type[Exception], ...] = (
     exceptions.DeltaConcurrentModificationException,
@@ -144,6 +147,22 @@ class KeptTable:
         except UnknownTableError:
             self._log = None
         return self._log
+
+    def file_noted_rows(self) -> None:
+        """Write the rows in the notes of commits into files, so that Spark sees them. Raises what Delta and the storage
+        raise; ConfigError: only Spark can, and there is none."""
+        log = self.log() or self.place.log(self.session)
+        if log is None or not log.noted:
+            return
+        try:
+            log.check_can_append()
+            with suppress(MovedError):  # another program has just done it
+                file_noted_rows(DirectAppends(directory=self.directory, log=log))
+        except NotImplementedError as reason:
+            _log.debug("%s is appended to by Spark: %s", self.place, reason)
+            session = self.spark_for("rows in the notes of commits are written into files")
+            rows = session.createDataFrame(table_of(log.noted, arrow_schema(log.schema)), log.schema)
+            self.place.append(rows, {"txnAppId": FILED, "txnVersion": str(log.version)})
 
     def size(self) -> TableSize:
         """Return the size by a recursive listing, and the rows by Delta's statistics."""

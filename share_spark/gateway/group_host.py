@@ -67,7 +67,9 @@ class GroupPlace:
         """Return an engine without handlers, and its maintenance. Makes the tables if they are missing. Raises
         StateError."""
         config, where = self.config, (None, self.state, group_id)
-        log = GroupLog(spark=None, location=self.state, group_id=group_id, run_id=uuid.uuid4().hex[:12])
+        log = GroupLog(
+            spark=None, location=self.state, group_id=group_id, run_id=uuid.uuid4().hex[:12], notes_rows=True
+        )
         log.opened()
         store = DeltaShareStateStore(
             log=log, updates_per_snapshot=config.updates_per_snapshot, audit=config.history_retention_ms > 0

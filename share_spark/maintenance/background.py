@@ -54,6 +54,9 @@ _LISTENING_LOG_RETENTION_MS = 600_000
 
 _CLEAN_INTERVAL_S = 60.0
 
+_FILE_INTERVAL_S = 1.0
+"""The age up to which rows stand in the notes of commits alone."""
+
 
 def log_retention_ms(config: GroupConfig, *, has_clients: bool) -> int:
     """Return the time for which old versions of the state's tables are kept, by the settings of a group."""
@@ -135,7 +138,7 @@ class BackgroundMaintenance:
             self._thread.join()
             self._thread = None
             # After the thread has ended, so that the status table shows the last micro-batch of the run.
-            self._round(self._refresh, self._prune)
+            self._round(self._file_notes, self._refresh, self._prune)
 
     def close(self, end: EngineEnd | None = None) -> None:
         """End all of it, and write how the engine has ended; None: it was stopped, now."""
@@ -156,8 +159,14 @@ class BackgroundMaintenance:
         return self._beat.to_text()
 
     def _run(self) -> None:
-        while not self._stop.wait(self.refresh_ms / 1_000):
-            self._round(self._refresh, self._prune, self._clean, self._compact)
+        refresh_s = self.refresh_ms / 1_000
+        interval_s = min(refresh_s, _FILE_INTERVAL_S) if self.store.log.notes_rows else refresh_s
+        refresh_at_s = time.monotonic() + refresh_s
+        while not self._stop.wait(interval_s):
+            self._round(self._file_notes)
+            if time.monotonic() >= refresh_at_s:
+                self._round(self._refresh, self._prune, self._clean, self._compact)
+                refresh_at_s = time.monotonic() + refresh_s
 
     def _round(self, *works: Callable[[], object]) -> None:
         for work in works:
@@ -170,6 +179,10 @@ class BackgroundMaintenance:
                     self._claimed.group_id,
                     exc_info=True,
                 )
+
+    def _file_notes(self) -> None:
+        """Write the rows in the notes of commits into files, those of other groups too: their engine may be dead."""
+        self._kept_log().file_noted_rows()
 
     def _refresh(self) -> None:
         with self._lock:
@@ -235,6 +248,7 @@ class BackgroundMaintenance:
         current = self._segment
         if current <= self._pruned:
             return
+        self._file_notes()  # a segment that is dropped gets no file any more
         log = self._kept_log()
         group_id, now_ms = self._claimed.group_id, wall_clock_ms()
         oldest_kept = oldest_kept_segment(log, group_id, current, retention_ms=self.retention_ms, now_ms=now_ms)

@@ -179,6 +179,8 @@ class _Compaction:
     def work(self, tables: dict[str, KeptTable]) -> None:
         """Do all steps, groups first: files that they no longer need are then removed with the old versions."""
         log, *others = tables.values()
+        if not self.order.dry_run:
+            log.file_noted_rows()
         for group_id in self.groups:
             self._found.append(self._snapshot(group_id))
         # After all snapshots: what is pruned or joined must lie below the newest valid segment of its group.

@@ -32,7 +32,7 @@ from share_spark.state.group_rows import GROUP_UPDATE
 from share_spark.state.record_rows import UPDATE
 from share_spark.state.segments import LogTail, tail_of
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.tables import log_table
+from share_spark.state.tables import load_log, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def _evidence_in_files(tail: LogTail, group_id: str, log: TableLog) -> GroupEvid
     kinds: list[Any] = rows.column("kind").to_pylist()
     segment = tail.valid.segment if tail.valid is not None and not set(WHOLE_KINDS).isdisjoint(kinds) else -1
     held: Any = pc.list_flatten(rows.column("acquired").combine_chunks())
-    own = [(path, file.values) for path, file in log.active.items() if file.values["group_id"] == group_id]
+    own = [(path, file.values) for path, file in log.row_files.items() if file.values["group_id"] == group_id]
     later = last_written_ms(log, [path for path, values in own if int(values["segment"]) > segment])
     return GroupEvidence(
         group_id=group_id,
@@ -106,7 +106,7 @@ def _evidence_by_spark(
 ) -> GroupEvidence:
     """Return the evidence. Acquisitions that have ended since count as well: one lock later is early enough."""
     found = _evidence_in(spark, tail, group_id, version)
-    later = log_table(location).load(spark, version)
+    later = load_log(spark, log_table(location), version)
     later = later.where((F.col("group_id") == group_id) & (F.col("segment") > found.segment))
     (row,) = later.agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
     return replace(found, written_at_ms=max(found.written_at_ms, row.at or 0))

@@ -250,7 +250,7 @@ class _GroupLog(GroupLog):
             status = self._status_appends() if forgotten else None
             if not is_left:
                 kept.prepare_to_drop()
-            self.append(record_table(_snapshots(state), note, None) if is_left else claim_table(note), note)
+            self.append(lambda: record_table(_snapshots(state), note, None) if is_left else claim_table(note), note)
             if not is_left and not drop_segments(kept, self.group_id, note.segment):
                 raise StateError(f"{self.table}: other writers were always first; ask again")
             if forgotten:

@@ -7,13 +7,14 @@ valid commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from share_spark.delta.commit_files import CommitFiles, note_fields
+from share_spark.delta.noted_rows import note_with_rows
 from share_spark.spark.on_demand import AnySpark
 
 LOOK_BACK = 300
@@ -39,7 +40,15 @@ class CommitNote(NamedTuple):
 
     def to_json(self) -> str:
         """Return the ``userMetadata`` text."""
-        return json.dumps({_MARK: 1, **self._asdict()}, separators=(",", ":"))
+        return json.dumps(self._fields_in_json(), separators=(",", ":"))
+
+    def with_rows(self, rows: Sequence[Mapping[str, Any]], stamps: Mapping[str, Any]) -> str:
+        """Return the ``userMetadata`` text with the rows of the commit; ``stamps``: other columns that all of them
+        have."""
+        return note_with_rows(self._fields_in_json() | dict(stamps), rows)
+
+    def _fields_in_json(self) -> dict[str, Any]:
+        return {_MARK: 1, **self._asdict()}
 
     @classmethod
     def from_json(cls, text: str | None) -> CommitNote | None:

@@ -124,7 +124,8 @@ def last_written_ms(log: TableLog, paths: Iterable[str]) -> int | None:
     """Return when the last row in these files was written, by its writer's clock; None if there is none. Raises
     UnknownTableError."""
     wanted, columns = list(paths), pa.schema([LOG_SCHEMA.field("written_at")])
-    _refuse_deleted(log.active[path] for path in wanted)
+    known = log.row_files
+    _refuse_deleted(known[path] for path in wanted)
     return last_written_in(pa.concat_tables([columns.empty_table(), *tables_of(log, wanted, columns)]))
 
 
@@ -142,7 +143,7 @@ def _refuse_deleted(files: Iterable[ActiveFile]) -> None:
 def _files(log: TableLog) -> Mapping[str, ActiveFile]:
     if not log.keeps_files:
         raise UnknownTableError("the table has many files")
-    return log.active
+    return log.row_files
 
 
 def tables_of(log: TableLog, paths: Iterable[str], columns: pa.Schema) -> Iterator[pa.Table]:

@@ -7,9 +7,10 @@ has claimed it since. ``version`` is the last one that it has looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -32,12 +33,15 @@ from share_spark.state.fold import LogState, fold_log
 from share_spark.state.log_rows import claim_table
 from share_spark.state.record_rows import CLAIM
 from share_spark.state.segments import LogTail, tail_of
-from share_spark.state.tables import ensure_tables, log_table
+from share_spark.state.tables import allow_noted_rows, ensure_tables, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+
+Rows = Callable[[], pa.Table]
+"""A function that makes the rows of a commit (``log_rows``)."""
 
 _MOST_FILES = 30_000
 """The most files of the log table that are remembered, to read a small segment without Spark: some 10 MB."""
@@ -58,7 +62,8 @@ _STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 class GroupLog:
     """``least_epoch``: a writer epoch that is known to have been claimed; a log with only lower ones was reset to an
     older state. ``commits``: of the log table; found at the first use if left out. ``version``: of the last look.
-    ``spark``: used only if the files of the log do not suffice (``session``)."""
+    ``spark``: used only if the files of the log do not suffice (``session``). ``notes_rows``: few rows go into the note
+    of their commit, where clients may come; Spark sees them a second later."""
 
     spark: AnySpark
     location: Location
@@ -66,6 +71,7 @@ class GroupLog:
     run_id: str
     least_epoch: int = 0
     commits: CommitListing | None = None
+    notes_rows: bool = False
     version: int = -1
     writer_epoch: int = 0
     _directory: str | None = None
@@ -93,6 +99,7 @@ class GroupLog:
         if self.commits is None:
             with self.as_state_error():
                 ensure_tables(self.spark, self.location)
+                self.notes_rows = self.notes_rows and allow_noted_rows(self.spark, self.directory)
             self.commits = CommitListing.of(self.spark, self.directory)
         return self.commits
 
@@ -185,28 +192,29 @@ class GroupLog:
         while is_first or highest > segment:
             segment = highest + 1
             note = self.note("claim", segment, -1, tail.at_ms)
-            highest, is_first = self._append(claim_table(note), note, ties=is_first), False
+            highest, is_first = self._append(partial(claim_table, note), note, ties=is_first), False
 
     def note(self, kind: str, segment: int, batch_id: int, at_ms: int) -> CommitNote:
         """Return the note for a commit of this run."""
         return CommitNote(self.group_id, kind, self.writer_epoch, self.run_id, segment, batch_id, at_ms)
 
-    def append(self, rows: pa.Table, note: CommitNote) -> None:
-        """Append once (``log_rows``); the append is valid unless this raises FencedError. Raises StateError."""
+    def append(self, rows: Rows, note: CommitNote, *, noted: str | None = None) -> None:
+        """Append once; the append is valid unless this raises FencedError. ``noted``: the note with the rows, if they
+        need no file. Raises StateError."""
         with self.as_state_error():
-            self._append(rows, note)
+            self._append(rows, note, noted=noted)
 
-    def _append(self, rows: pa.Table, note: CommitNote, *, ties: bool = False) -> int:
+    def _append(self, rows: Rows, note: CommitNote, *, noted: str | None = None, ties: bool = False) -> int:
         """Return the highest segment that the group's commits before this one wrote to, -1 if there are none."""
         direct = self._direct_appends()
         try:
             if direct is not None:
-                return self._append_directly(direct, rows, note, ties=ties)
+                return self._append_directly(direct, rows, note, noted=noted, ties=ties)
         except NotImplementedError as reason:  # nothing was appended
             self._only_spark(reason)
         session = self.session(f"can be appended to by Spark only ({self._direct})")
         values = {"group_id": F.lit(note.group_id), "segment": F.lit(note.segment)}
-        self.table.append(session.createDataFrame(rows).withColumns(values), {"userMetadata": note.to_json()})
+        self.table.append(session.createDataFrame(rows()).withColumns(values), {"userMetadata": note.to_json()})
         return self.look_for_claims(note, ties=ties)
 
     def _direct_appends(self) -> DirectAppends | None:
@@ -224,7 +232,9 @@ class GroupLog:
         _log.info("%s: appended to by Spark, which takes longer: %s", self.table, reason)
         self._direct = reason
 
-    def _append_directly(self, direct: DirectAppends, rows: pa.Table, note: CommitNote, *, ties: bool) -> int:
+    def _append_directly(
+        self, direct: DirectAppends, rows: Rows, note: CommitNote, *, noted: str | None, ties: bool
+    ) -> int:
         """Append after a look: a claim before this append is always seen here."""
         highest = -1
 
@@ -246,8 +256,9 @@ class GroupLog:
             note_of_others(found)
         if self.version < direct.log.version and not commits.holds(self.version):
             meanwhile(None)  # clean-up goes upwards: some may have gone before they were read
-        file = direct.begin(rows, {"group_id": note.group_id, "segment": str(note.segment)})
-        self.version = direct.commit([file], note=note.to_json(), meanwhile=meanwhile)
+        place = {"group_id": note.group_id, "segment": str(note.segment)}
+        files = [direct.begin(rows(), place)] if noted is None else []
+        self.version = direct.commit(files, note=noted or note.to_json(), meanwhile=meanwhile)
         if len(direct.log.active) > _MOST_FILES:
             direct.log.forget_files()
         # What this append decided is valid. But a run that was stopped in it for long must not call handlers any more.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -22,8 +22,12 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import InFlightBatch, ShareRecord
 from share_spark.partition import PartitionLimits, SharePartition, held_by
 from share_spark.spark.python_worker import cycles_ignored
-from share_spark.state.log_rows import group_row
+from share_spark.state.log_rows import group_row, group_row_values
 from share_spark.state.record_rows import record_array
+from share_spark.state.row_values import share_values
+
+_MOST_NOTED = 300
+"""The most share-partitions, ranges and ended attempts in the note of a commit: some 30 KB."""
 
 PartitionStates = Mapping[SharePartitionKey, tuple[str, SharePartition]]
 """(topic name, state) by key."""
@@ -126,6 +130,17 @@ class Advance:
         written = [one for one in self.changed if one.record is not None]
         pairs = [(one.topic, one.record) for one in written if one.record is not None]
         return rows_of(pairs, self.group_records, [one.ended for one in written], is_snapshot=self.is_snapshot)
+
+    @property
+    def fits_into_note(self) -> bool:
+        """Whether the records are few, and no segment begins with them: that is always a file."""
+        ended = sum(len(one.ended) for one in self.changed)
+        return not self.is_snapshot and len(self.changed) + self.ranges + ended <= _MOST_NOTED
+
+    def values(self) -> list[dict[str, Any]]:
+        """Return the records as values, for the note of a commit."""
+        found = [share_values(one.topic, one.record, one.ended) for one in self.changed if one.record is not None]
+        return [*found, *([group_row_values(self.group_records, is_snapshot=False)] if self.group_records else [])]
 
 
 def rows_of(

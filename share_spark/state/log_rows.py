@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -43,9 +44,18 @@ def claim_table(note: CommitNote) -> pa.Table:
 def group_row(records: Sequence[GroupRecord], *, is_snapshot: bool) -> pa.StructArray:
     """Return the one row (RECORD_TYPE) of a commit with records of the group. ``is_snapshot``: they are all that
     count."""
-    row = {"kind": GROUP_SNAPSHOT if is_snapshot else GROUP_UPDATE, "group_records": group_values(records)}
-    found: Any = pa.array([row], RECORD_TYPE)
+    found: Any = pa.array([group_row_values(records, is_snapshot=is_snapshot)], RECORD_TYPE)
     return cast("pa.StructArray", found)
+
+
+def group_row_values(records: Sequence[GroupRecord], *, is_snapshot: bool) -> dict[str, Any]:
+    """Return the same row as values, without columns that are null."""
+    return {"kind": GROUP_SNAPSHOT if is_snapshot else GROUP_UPDATE, "group_records": group_values(records)}
+
+
+def stamp_values(query_id: str | None) -> dict[str, Any]:
+    """Return the stamps that a note of its commit does not have, as values."""
+    return {"query_id": query_id, "written_at": time.time_ns() // 1_000}
 
 
 def record_table(records: pa.StructArray, note: CommitNote, query_id: str | None) -> pa.Table:

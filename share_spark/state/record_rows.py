@@ -89,7 +89,7 @@ def record_array(
 ) -> pa.StructArray:
     """Return (topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null. ``ended``:
     for the audit, per record the attempts that ended with it."""
-    split = [_split(record.batches) for _, record in records]
+    split = [split_ranges(record.batches) for _, record in records]
     columns: list[Any] = [
         pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
         pa.array([topic for topic, _ in records]),
@@ -167,7 +167,7 @@ def _scalars(column: Any) -> list[Any]:
     return column.to_pylist() if column.null_count else _python_values(column.combine_chunks())
 
 
-def _split(batches: Sequence[InFlightBatch]) -> tuple[Sequence[InFlightBatch], ...]:
+def split_ranges(batches: Sequence[InFlightBatch]) -> tuple[Sequence[InFlightBatch], ...]:
     """Return the ranges that are not Acquired, those that are, those in doubt, those that are delayed, and those with
     excused deliveries."""
     if is_columns(batches):
@@ -236,26 +236,26 @@ def _texts(part: Any, at: int, kind: pa.DataType) -> Any:
     return texts.take(pa.array(part.kind))
 
 
-_RANGES = ("state_batches", "acquired")
-_MARKS = ("doubts", "delays", "excused")
+RANGE_COLUMNS = ("state_batches", "acquired")
+MARK_COLUMNS = ("doubts", "delays", "excused")
 """Columns of marks on some of these ranges, each on a whole range."""
 
-STATE_COLUMNS = (*_SCALARS, *_RANGES, *_MARKS)
+STATE_COLUMNS = (*_SCALARS, *RANGE_COLUMNS, *MARK_COLUMNS)
 """The columns that ``records_in`` needs; the others are for readers of the log."""
 
 
 def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
     """Yield the ranges of each row: tuples are built for all rows together, columns row by row."""
-    chunks: list[Any] = [chunk for name in _RANGES for chunk in rows.column(name).chunks]
+    chunks: list[Any] = [chunk for name in RANGE_COLUMNS for chunk in rows.column(name).chunks]
     if not are_many(sum(len(chunk.values) for chunk in chunks)):
         yield from _tuples_in(rows)
         return
-    lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0) for name in _RANGES]
+    lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0) for name in RANGE_COLUMNS]
     is_large = [are_many(count) for count in np.asarray(pc.add(*lengths)).tolist()]
     if not any(is_large):
         yield from _tuples_in(rows)
         return
-    ranges = rows.select([*_RANGES, *_MARKS])
+    ranges = rows.select([*RANGE_COLUMNS, *MARK_COLUMNS])
     small = _tuples_in(ranges.filter(pa.array([not large for large in is_large], pa.bool_())))
     for row, large in enumerate(is_large):
         yield _columns_in(ranges.slice(row, 1)) if large else next(small)
@@ -264,13 +264,13 @@ def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
 def _tuples_in(rows: pa.Table) -> Iterator[tuple[InFlightBatch, ...]]:
     settled = _in_flight(rows.column("state_batches"), _settled_batches)
     held = _in_flight(rows.column("acquired"), _held_batches)
-    for ranges, owned, *marks in zip(settled, held, *(_marks(rows.column(name)) for name in _MARKS), strict=True):
+    for ranges, owned, *marks in zip(settled, held, *(_marks(rows.column(name)) for name in MARK_COLUMNS), strict=True):
         yield _marked(sorted(ranges + owned), *marks)
 
 
 def _columns_in(row: pa.Table) -> Columns[InFlightBatch]:
     """Return the ranges of one row."""
-    settled, held, doubted, delayed, excused = (_fields(row.column(name)) for name in (*_RANGES, *_MARKS))
+    settled, held, doubted, delayed, excused = (_fields(row.column(name)) for name in (*RANGE_COLUMNS, *MARK_COLUMNS))
     batches = merged(
         _encoded(settled, lambda state, count: (_STATE_OF[state], count, None, None)),
         _encoded(held, lambda count, member_id, deadline_ms: (DeliveryState.ACQUIRED, count, member_id, deadline_ms)),

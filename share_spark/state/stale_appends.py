@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from share_spark.delta.location import Location
 from share_spark.model.ids import BatchStamp
 from share_spark.state.record_rows import CLAIM
-from share_spark.state.tables import log_table
+from share_spark.state.tables import load_log, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +80,7 @@ def late_appends_at(
 ) -> dict[str, list[BatchStamp]]:
     """Return the late appends by group, of one group or of all, as of ``version`` of the log. Two Spark jobs, the
     second only if a group has had several engines."""
-    rows = _rows_by_epoch(log_table(location).load(spark, version), group_id)
+    rows = _rows_by_epoch(load_log(spark, log_table(location), version), group_id)
     # An engine without a successor was never fenced.
     if all(len(epochs) == 1 for epochs in rows.values()):
         return {}

@@ -28,7 +28,7 @@ from share_spark.spark.threads import running_query_id
 from share_spark.state.commits import CommitNote
 from share_spark.state.group_log import GroupLog
 from share_spark.state.live_state import Advance, LiveState, StepTerms
-from share_spark.state.log_rows import record_table
+from share_spark.state.log_rows import record_table, stamp_values
 from share_spark.state.segments import LogTail
 
 _ONLY_SPARK = "is read by Spark: it is large, or has something that only Spark knows"
@@ -163,9 +163,12 @@ class DeltaShareStateStore:
         found, note, dirty = self._decided
         tail = self._known.tail
         if dirty:
-            with self.log.as_state_error():
-                rows = record_table(found.records(), note, self._query_id)
-            self.log.append(rows, note)
+            is_noted, query_id = self.log.notes_rows and found.fits_into_note, self._query_id
+            self.log.append(
+                lambda: record_table(found.records(), note, query_id),
+                note,
+                noted=note.with_rows(found.values(), stamp_values(query_id)) if is_noted else None,
+            )
             self._open_segment = self._open_segment.after(note.segment, found.ranges)
             tail = replace(tail, version=self.log.version, last_segment=note.segment, valid=note)
         live = replace(found.live, writer_epoch=note.writer_epoch, batch_id=note.batch_id, at_ms=note.at_ms)

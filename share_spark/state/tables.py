@@ -11,22 +11,28 @@ Settings are table properties, so that a session passed in by the user is never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from share_spark.delta.direct_metadata import add_missing_columns
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.direct_metadata import add_missing_columns, change_properties
 from share_spark.delta.location import Location
-from share_spark.delta.table_log import TableLog
+from share_spark.delta.noted_rows import FILED, NotedRows, noted_rows, table_of
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
 from share_spark.spark.on_demand import AnySpark, session_of
-from share_spark.spark.schemas import columns_in
+from share_spark.spark.schemas import arrow_schema, columns_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT_VERSION = 2
+
+NOTED_FORMAT_VERSION = 3
+"""The version of a log whose newest rows may stand in the notes of their commits (``noted_rows``). Releases that do not
+know these would miss rows."""
 
 STATE_BATCHES = "array<struct<first_offset:bigint,last_offset:bigint,delivery_state:tinyint,delivery_count:smallint>>"
 ACQUIRED = (
@@ -80,7 +86,8 @@ times."""
 LOG_TABLE = "share_state_log"
 STATE_TABLE = "share_partition_state"
 
-_COMMON = {"share_spark.format.version": str(FORMAT_VERSION)}
+_FORMAT = "share_spark.format.version"
+_COMMON = {_FORMAT: str(FORMAT_VERSION)}
 _LOG_PROPERTIES = {
     **_COMMON,
     "share_spark.table": LOG_TABLE,
@@ -108,11 +115,37 @@ def state_table(location: Location) -> Location:
 
 
 def load_log(session: SparkSession, table: Location, version: int) -> DataFrame:
-    """Return the log ``table`` as of ``version`` with LOG_COLUMNS: one that no engine of this release has opened may
-    lack some."""
+    """Return the log ``table`` as of ``version`` with LOG_COLUMNS, and with the rows in the notes of commits. One that
+    no engine of this release has opened may lack some columns."""
     log = table.load(session, version)
     missing = [field for field in columns_in(LOG_COLUMNS) if field.name not in log.columns]
-    return log.withColumns({field.name: F.lit(None).cast(field.dataType) for field in missing}) if missing else log
+    if missing:
+        log = log.withColumns({field.name: F.lit(None).cast(field.dataType) for field in missing})
+    noted = _noted_rows(CommitFiles.at(session, table.directory(session)), version)
+    if not noted:
+        return log
+    rows = table_of(noted, arrow_schema(columns_in(LOG_COLUMNS)))
+    return log.unionByName(session.createDataFrame(rows, columns_in(LOG_COLUMNS)))
+
+
+def _noted_rows(files: CommitFiles, version: int) -> Sequence[NotedRows]:
+    """Return the rows that are in no file as of ``version``."""
+    try:
+        return TableLog.open(files, version=version).noted
+    except UnknownTableError:
+        return _noted_rows_before(files, version)
+
+
+def _noted_rows_before(files: CommitFiles, version: int) -> Sequence[NotedRows]:
+    """Return the same where only Spark can read the table: from the commits back to the last one that was filed."""
+    found: list[NotedRows] = []
+    filed = -1
+    while version > filed and (commit := files.read(version)) is not None:
+        filed = max(filed, commit.transactions.get(FILED, -1))
+        rows = noted_rows(version, commit.note, ("group_id", "segment"))
+        found += [] if rows is None else [rows]
+        version -= 1
+    return [one for one in reversed(found) if one.version > filed]
 
 
 def ensure_tables(spark: AnySpark, location: Location) -> None:
@@ -131,6 +164,19 @@ def ensure_tables(spark: AnySpark, location: Location) -> None:
         state.create(
             spark, f"{STATE_COLUMNS}, bucket int", partitioned_by=("group_id", "bucket"), properties=_STATE_PROPERTIES
         )
+
+
+def allow_noted_rows(spark: AnySpark, directory: str) -> bool:
+    """Let commits to the log in ``directory`` have rows in their notes; return whether they may. Not where only Spark
+    can change the table."""
+    wanted = {_FORMAT: str(NOTED_FORMAT_VERSION)}
+    files = CommitFiles.at(spark, directory)
+    try:
+        if TableLog.open(files).properties.get(_FORMAT) != wanted[_FORMAT]:
+            change_properties(files, wanted)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def check_place(spark: AnySpark, location: Location) -> dict[Location, TableLog | None]:
@@ -158,13 +204,14 @@ def check_table(spark: AnySpark, table: Location) -> None:
 
 def check_properties(table: str, properties: Mapping[str, str]) -> None:
     """Check ``properties`` of the table, none if there is no Delta table. Raises StateError as ``check_table``."""
-    version = properties.get("share_spark.format.version")
+    version = properties.get(_FORMAT)
     if version is None:
         raise StateError(f"state location holds something else: {table} is not a table of share_spark")
-    if int(version) != FORMAT_VERSION:
+    if not FORMAT_VERSION <= int(version) <= NOTED_FORMAT_VERSION:
         age = "a newer" if int(version) > FORMAT_VERSION else "an older"
         raise StateError(
-            f"{table} was written by {age} share_spark (format {version}, this one reads {FORMAT_VERSION})"
+            f"{table} was written by {age} share_spark (format {version}, this one reads {FORMAT_VERSION} and "
+            f"{NOTED_FORMAT_VERSION})"
         )
 
 

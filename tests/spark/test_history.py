@@ -15,9 +15,11 @@ from share_spark.audit.history import collect_record_history
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.state.tables import log_table, state_table
-from tests.support.engine_on_delta import DeltaWorld, only_on_spark
+from tests.support.engine_on_delta import DeltaWorld, newest_log, only_on_spark
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, EngineLife, at
 from tests.twins.memory_delivery import Answer
+
+pytestmark = pytest.mark.usefixtures("row_form")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +100,7 @@ def test_a_row_has_its_deadline_and_its_writer(make_world: MakeWorld) -> None:
     ).collect()
     assert acquired.lock_deadline.timestamp() * 1_000 == world.clock() + 30_000
     assert (accepted.member_id, accepted.lock_deadline, accepted.run_id) == ("spark-run1", None, "run1")
-    written = log_table(world.location).load(world.spark).where("batch_id = 1").first()
+    written = newest_log(world).where("batch_id = 1").first()
     assert written is not None
     assert accepted.written_at == written.written_at
 

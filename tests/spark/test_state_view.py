@@ -19,6 +19,8 @@ from share_spark.state.tables import log_table, state_table
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, RELEASE
 
+pytestmark = pytest.mark.usefixtures("row_form")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

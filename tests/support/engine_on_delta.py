@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -13,9 +13,11 @@ from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.model.records import InFlightBatch
+from share_spark.state.commits import CommitListing
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import read_state
+from share_spark.state.tables import load_log, log_table
 from tests.support.engine_world import GROUP, LETTERS, InMemoryGroup
 from tests.twins.memory_delivery import RecordHandler
 
@@ -26,7 +28,10 @@ _LETTER_OF = {"Available": LETTERS[0], "Acquired": LETTERS[1], "Acknowledged": L
 
 
 class DeltaWorld(InMemoryGroup):
-    """``directory``: the state location."""
+    """``directory``: the state location. ``notes_rows``: as where clients may come, few rows are in the notes of their
+    commits."""
+
+    notes_rows: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -41,7 +46,9 @@ class DeltaWorld(InMemoryGroup):
         self.spark, self.location = spark, Location.parse(directory)
 
     def delta_store(self, _world: InMemoryGroup, run_id: str) -> DeltaShareStateStore:
-        log = GroupLog(spark=self.spark, location=self.location, group_id=GROUP, run_id=run_id)
+        log = GroupLog(
+            spark=self.spark, location=self.location, group_id=GROUP, run_id=run_id, notes_rows=self.notes_rows
+        )
         return DeltaShareStateStore(
             log=log,
             updates_per_snapshot=self.config.updates_per_snapshot,
@@ -70,6 +77,12 @@ class DeltaWorld(InMemoryGroup):
     def versions(self, table: str = "share_state_log") -> int:
         """Commits of a table."""
         return self.location.table(table).delta_table(self.spark).history().count()
+
+
+def newest_log(world: DeltaWorld) -> DataFrame:
+    """All rows of the state log, those in notes too."""
+    table = log_table(world.location)
+    return load_log(world.spark, table, CommitListing.of(world.spark, str(table.path)).latest_version())
 
 
 def only_on_spark(patch: pytest.MonkeyPatch) -> None:

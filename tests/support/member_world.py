@@ -91,7 +91,7 @@ class MemberWorld(InMemoryGroup):
     def _store(self, world: InMemoryGroup, run_id: str) -> MortalStore:
         if self.location is None:
             return MortalStore(memory_store(world, run_id))
-        log = GroupLog(spark=None, location=self.location, group_id=GROUP, run_id=run_id)
+        log = GroupLog(spark=None, location=self.location, group_id=GROUP, run_id=run_id, notes_rows=True)
         return MortalStore(
             DeltaShareStateStore(log=log, updates_per_snapshot=self.config.updates_per_snapshot, audit=True)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from share_spark.spark.public_files import LocalFiles
 from share_spark.state.commits import CommitNote
 from share_spark.state.log_rows import LOG_SCHEMA, claim_table, record_table
 from share_spark.state.record_rows import CLAIM, record_array
+from share_spark.state.row_values import share_values
 from share_spark.state.tables import LOG_TABLE
 from tests.support.group_details import run
 
@@ -48,7 +49,10 @@ def update(start: int, *runs: InFlightBatch, partition: int = 0, topic: str = TO
 
 
 class StateLog:
-    """Of ``location``. Each commit is ``seconds`` after the one before, by its time and by its writer's clock."""
+    """Of ``location``. Each commit is ``seconds`` after the one before, by its time and by its writer's clock.
+    ``notes_rows``: as where clients may come, updates are in the notes of their commits."""
+
+    notes_rows: ClassVar[bool] = False
 
     def __init__(self, location: Path, group_id: str = "billing") -> None:
         self.location, self.group_id = str(location), group_id
@@ -71,7 +75,17 @@ class StateLog:
         self.batch_id, self.at_ms = self.batch_id + 1, self.at_ms + round(seconds * 1_000)
         note = self._note("records", self.batch_id)
         named = [(record.key.topic_id.removeprefix("id of "), record) for record in records]
+        if self.notes_rows and not any(isinstance(record, ShareSnapshot) for record in records):
+            return self._note_rows(named, ended, note)
         return self._append(record_table(record_array(named, ended or None), note, None), note)
+
+    def _note_rows(
+        self, named: Sequence[tuple[str, ShareRecord]], ended: Sequence[Sequence[EndedAttempt]], note: CommitNote
+    ) -> int:
+        rows = [share_values(*one, some) for one, some in zip(named, ended or [()] * len(named), strict=True)]
+        stamps = {"query_id": None, "written_at": round(self._written_at_s * 1_000_000)}
+        with self._clock():
+            return self._appends.commit([], note=note.with_rows(rows, stamps))
 
     def delete(self) -> None:
         """As the share coordinator deletes a group."""
@@ -90,9 +104,13 @@ class StateLog:
         """Of the writer of a commit."""
         return mock.patch("share_spark.delta.commit_files.time", **{"time.return_value": self._written_at_s})
 
-    def _append(self, rows: pa.Table, note: CommitNote) -> int:
+    @property
+    def _appends(self) -> DirectAppends:
         log = TableLog.open(CommitFiles(LocalFiles(), self.directory))
-        appends = DirectAppends(directory=self.directory, log=log)
+        return DirectAppends(directory=self.directory, log=log)
+
+    def _append(self, rows: pa.Table, note: CommitNote) -> int:
+        appends = self._appends
         written_at = datetime.fromtimestamp(self._written_at_s, UTC)
         times = pa.array([written_at] * rows.num_rows, pa.timestamp("us", "UTC"))
         rows = rows.set_column(rows.schema.get_field_index("written_at"), "written_at", times)

@@ -24,7 +24,7 @@ class MadeUpGroups:
     letters: str | None = None
     looks: int = 0
     is_past: bool = False
-    active: dict[str, object] = field(default_factory=dict)
+    row_files: dict[str, object] = field(default_factory=dict)
     now_ms: int = NOW_MS
 
     def look(self) -> MadeUpGroups:

@@ -20,10 +20,13 @@ from deltalake.exceptions import DeltaError
 
 from share_spark.delta.commit_files import CommitFiles, commit_text
 from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.location import Location
 from share_spark.delta.log_clean_up import remove_old_versions
 from share_spark.delta.native_changes import write_natively
+from share_spark.delta.noted_rows import note_with_rows
 from share_spark.delta.own_checkpoints import write_own_checkpoint
 from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_maintenance import KeptTable
 from share_spark.delta.table_rows import Change, TableRows
 from share_spark.spark.delta_log import clean_log_privately, newest
 from share_spark.spark.errors import JVM_ERRORS
@@ -56,12 +59,14 @@ class Writer:
 
 
 class Table:
-    """``rows``: what has to be in it. ``restorable``: the same at versions of before."""
+    """``rows``: what has to be in its files. ``restorable``: the same at versions of before. ``in_notes``: what has to
+    be in notes of commits alone."""
 
     def __init__(self, spark: SparkSession, directory: Path, rng: random.Random) -> None:
         self.spark, self.path, self.rng = spark, directory, rng
         self.directory, self.log = str(directory), directory / "_delta_log"
         self.rows: Counter[int] = Counter()
+        self.in_notes: Counter[int] = Counter()
         self.restorable: dict[int, Counter[int]] = {}
         self.numbers = itertools.count(1)
         self.writers = [Writer(f"app {number}") for number in range(3)]
@@ -130,6 +135,22 @@ class Table:
         elif writer.appends is not None:
             writer.appends.make_good()
 
+    def ours_note(self) -> None:
+        """As clients of a gateway make commits: with rows in their note, where we can append."""
+        writer, numbers = self.rng.choice(self.writers), self._fresh()
+        with suppress(UnknownTableError):
+            writer.appends = writer.appends or DirectAppends.of_files(self.spark, self.directory)
+            text = note_with_rows({"t": "noted"}, [{"n": number} for number in numbers])
+            writer.appends.commit([], note=text)
+            writer.last = numbers
+            self.in_notes.update(numbers)
+
+    def ours_file(self) -> None:
+        """As an engine does each second; by Spark where only that can."""
+        KeptTable(self.spark, Location(path=self.directory)).file_noted_rows()
+        self.rows += self.in_notes
+        self.in_notes = Counter()
+
     def ours_change(self) -> None:
         """Rows deleted or written anew, as letters are purged and marked."""
         wanted = self._some()
@@ -179,7 +200,7 @@ class Table:
         if choice:
             version = self.rng.choice(choice)
             self.spark.sql(f"RESTORE TABLE {self.sql} TO VERSION AS OF {version}")
-            self.rows = Counter(self.restorable[version])
+            self.rows, self.in_notes = Counter(self.restorable[version]), Counter()
 
     def spark_alter(self) -> None:
         change = self.rng.choice(
@@ -215,11 +236,13 @@ class Table:
 
     def spark_cleans_up(self) -> None:
         """Months later: a checkpoint, and all commits go that nobody needs, whoever has not seen them yet."""
+        self.ours_file()  # Delta does not know that rows are there
         self._move_clock()
         clean_log_privately(self.spark, self.directory, has_checkpoint=False, retention_ms=1)
 
     def rust_cleans_up(self) -> None:
         """By a checkpoint that is as old as the commits."""
+        self.ours_file()
         if self._by_rust(lambda: DeltaTable(self.directory).create_checkpoint()):
             self._move_clock()
             self._by_rust(lambda: DeltaTable(self.directory).cleanup_metadata())
@@ -263,6 +286,9 @@ class Table:
         for reader, rows in found.items():
             if rows is not None and rows != self.rows:
                 raise WrongTableError(f"{reader}: too many {rows - self.rows}, missing {self.rows - rows}")
+        noted = Counter(row["n"] for one in log.counting_notes() for row in one.rows)
+        if noted != self.in_notes:
+            raise WrongTableError(f"notes: too many {noted - self.in_notes}, missing {self.in_notes - noted}")
         snapshot = newest(self.spark, self.directory)
         numbers = {writer.name: writer.number for writer in self.writers if writer.number}
         if (log.version, len(log.active)) != (int(snapshot.version()), int(snapshot.numOfFiles())):
@@ -304,6 +330,8 @@ def _judge(wanted: Sequence[int], *, is_deleted: bool) -> Callable[[pa.Table], C
 
 STEPS: dict[Callable[[Table], None], int] = {
     Table.ours_append: 8,
+    Table.ours_note: 6,
+    Table.ours_file: 3,
     Table.ours_overwritten: 2,
     Table.ours_change: 2,
     Table.ours_checkpoint: 1,

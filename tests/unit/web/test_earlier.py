@@ -19,6 +19,8 @@ from tests.support.group_details import NOW_MS, run
 from tests.support.page_elements import Elements
 from tests.support.state_logs import BEGAN_MS, StateLog, snapshot, update
 
+pytestmark = pytest.mark.usefixtures("row_form")
+
 CREATED, CLAIMED, FIRST, SECOND, THIRD = range(5)
 """Versions of the log."""
 

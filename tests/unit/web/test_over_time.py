@@ -24,6 +24,8 @@ from tests.support.page_elements import Elements
 from tests.support.state_logs import BEGAN_MS, StateLog, snapshot, update
 from tests.support.web_pages import MadeUpGroups
 
+pytestmark = pytest.mark.usefixtures("row_form")
+
 ENDED = (
     EndedAttempt(0, 2, 1, "accepted"),
     EndedAttempt(3, 3, 1, "released"),

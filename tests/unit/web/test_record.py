@@ -25,6 +25,8 @@ from tests.support.group_details import MEMBER, NOW_MS, run
 from tests.support.page_elements import Elements
 from tests.support.state_logs import StateLog, log_of_ten_acquired, snapshot, update
 
+pytestmark = pytest.mark.usefixtures("row_form")
+
 NASTY = "<b>\"or'ders</b>&"
 
 
