@@ -95,8 +95,7 @@ class CommitFiles:
 
     def text(self, version: int) -> str | None:
         """Return the text of a commit file, None if there is none."""
-        path = self._file(version)
-        content = self.storage.read(path) if self.storage.exists(path) else None
+        content = self.storage.read(self._file(version))
         return None if content is None else content.decode()
 
     def content(self, path: str, most_bytes: int) -> bytes | None:

@@ -60,6 +60,8 @@ class HadoopFiles(StorageFiles):
 
     def read(self, path: str) -> bytes | None:
         at = self._path_class(path)
+        if not self._files.exists(at):  # sooner answered than an exception
+            return None
         try:
             stream = self._files.open(at)
         except Py4JJavaError:

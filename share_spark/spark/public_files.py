@@ -62,10 +62,14 @@ def create_local(path: str, content: bytes) -> bool:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a file; its content is on the disk when this returns. Its directory is there."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(directory: Path) -> None:
@@ -114,7 +118,7 @@ class LocalFiles(StorageFiles):
 
     def read(self, path: str) -> bytes | None:
         try:
-            with open(_local_text(path), "rb") as file:  # noqa: PTH123 - likewise
+            with open(_local_text(path), "rb", buffering=0) as file:  # noqa: PTH123 - likewise
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None

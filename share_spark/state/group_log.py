@@ -252,8 +252,9 @@ class GroupLog:
                 note_of_others(CommitNote.from_json(commit.note))
 
         commits = self.opened()
-        for _, found in takewhile(lambda commit: commit.version <= direct.log.version, commits.after(self.version)):
-            note_of_others(found)
+        if self.version < direct.log.version:
+            for _, found in takewhile(lambda commit: commit.version <= direct.log.version, commits.after(self.version)):
+                note_of_others(found)
         if self.version < direct.log.version and not commits.holds(self.version):
             meanwhile(None)  # clean-up goes upwards: some may have gone before they were read
         place = {"group_id": note.group_id, "segment": str(note.segment)}
