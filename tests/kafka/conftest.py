@@ -1,4 +1,5 @@
-"""A broker that tests may pause: those that do share it, as each start takes a processor for ten seconds."""
+"""A broker that tests may pause, and one with users: tests share them, as each start takes a processor for ten
+seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support import cluster_of_users as users
 from tests.support.broker import Broker, running_broker
 
 
@@ -22,3 +24,9 @@ def pausing_broker(_pausing_broker: Broker) -> Iterator[Broker]:
     """A broker that nobody else needs while the test runs; it goes on afterwards if the test has stopped it."""
     yield _pausing_broker
     os.kill(_pausing_broker.process.pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="session")
+def cluster_of_users() -> Iterator[users.ClusterOfUsers]:
+    with users.cluster_of_users() as cluster:
+        yield cluster

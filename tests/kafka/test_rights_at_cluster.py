@@ -1,0 +1,237 @@
+"""What users of a gateway may do who log in at a real Kafka 4.2: what they may do there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+from kio.schema.errors import ErrorCode
+
+from share_spark.gateway import apis, cluster_rights
+from share_spark.kafka.broker_connection import Address
+from share_spark.kafka.topic_ids import uuid_of
+from tests.support.asking import Asking
+from tests.support.cluster_of_users import (
+    ALICE,
+    BOB,
+    GROUP,
+    HIDDEN,
+    NOBODY,
+    OTHER,
+    OTHERS,
+    TOPIC,
+    ClusterOfUsers,
+    asking_as,
+    gateway_of_users,
+)
+from tests.unit.gateway.test_access import heartbeat, metadata, share_fetch
+from tests.unit.gateway.test_server import wait_for
+
+NO_GROUP, NO_TOPIC = ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed
+NO_RIGHT = (NO_GROUP, NO_TOPIC, ErrorCode.cluster_authorization_failed)
+ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
+READ, DESCRIBE = AclOperation.READ, AclOperation.DESCRIBE
+TOPICS, GROUPS, CLUSTERS = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER
+NAMES = {TOPICS: HIDDEN, GROUPS: OTHER, CLUSTERS: "kafka-cluster"}
+
+STATE = {"initialized", "state read", "state written", "state deleted", "state summary"}
+SEEN_TOPIC, SEEN_GROUP = {"metadata", "topic", "offset"}, {"coordinator", "described", "offsets described"}
+CONFIGS, NEW_CONFIGS = {"configs"}, {"configs", "new configs"}
+
+OPENED_BY: dict[tuple[ResourceType, AclOperation], set[str]] = {
+    (GROUPS, READ): SEEN_GROUP | {"heartbeat", "fetch", "altered"},
+    (GROUPS, AclOperation.DELETE): SEEN_GROUP | {"offsets deleted", "deleted"},
+    (GROUPS, DESCRIBE): SEEN_GROUP,
+    (GROUPS, AclOperation.DESCRIBE_CONFIGS): CONFIGS,
+    (GROUPS, AclOperation.ALTER_CONFIGS): NEW_CONFIGS,
+    (TOPICS, READ): SEEN_TOPIC,
+    (TOPICS, AclOperation.WRITE): SEEN_TOPIC,
+    (TOPICS, AclOperation.CREATE): set(),
+    (TOPICS, AclOperation.DELETE): SEEN_TOPIC,
+    (TOPICS, AclOperation.ALTER): SEEN_TOPIC,
+    (TOPICS, DESCRIBE): SEEN_TOPIC,
+    (TOPICS, AclOperation.DESCRIBE_CONFIGS): set(),
+    (TOPICS, AclOperation.ALTER_CONFIGS): set(),
+    (CLUSTERS, AclOperation.CREATE): set(),
+    (CLUSTERS, AclOperation.ALTER): {"listed"},
+    (CLUSTERS, DESCRIBE): {"listed"},
+    (CLUSTERS, AclOperation.CLUSTER_ACTION): STATE,
+    (CLUSTERS, AclOperation.DESCRIBE_CONFIGS): set(),
+    (CLUSTERS, AclOperation.ALTER_CONFIGS): set(),
+    (CLUSTERS, AclOperation.IDEMPOTENT_WRITE): set(),
+    (CLUSTERS, AclOperation.ALL): STATE | {"listed"},
+}
+"""The requests that are refused in another way, or no more, for who has this right and no other."""
+
+
+class Gateway(NamedTuple):
+    """A gateway, and the user that has each of these rights alone."""
+
+    address: Address
+    users: dict[tuple[ResourceType, AclOperation], str]
+
+
+@pytest.fixture(scope="module")
+def gateway(cluster_of_users: ClusterOfUsers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The group GROUP is there, and in the cluster, too."""
+    users = dict(zip(OPENED_BY, OTHERS, strict=False))
+    rules = [cluster_of_users.allow(user, kind, NAMES[kind], one) for (kind, one), user in users.items()]
+    with gateway_of_users(cluster_of_users, tmp_path_factory.mktemp("state")) as address:
+        for place in (address, cluster_of_users.servers):
+            with asking_as(place, ALICE) as alice:
+                wait_for(lambda asked=alice: _joins(asked))
+        yield Gateway(address, users)
+    cluster_of_users.take_back(rules)
+
+
+def _joins(alice: Asking) -> bool:
+    """A broker makes the topic of its coordinators when somebody looks for one."""
+    alice.ask(apis.FIND_COORDINATOR, key_type=0, coordinator_keys=(GROUP,))
+    return heartbeat(alice, GROUP, TOPIC) == ErrorCode.none
+
+
+@pytest.fixture(scope="module")
+def hidden_id(cluster_of_users: ClusterOfUsers) -> Any:
+    return uuid_of(cluster_of_users.source.log.describe(HIDDEN).topic_id)
+
+
+def refusals(client: Asking, topic_id: Any) -> dict[str, ErrorCode]:
+    """The requests about the group OTHER and the topic HIDDEN that are refused, and with which error. A group that is
+    not listed counts as refused."""
+    codes = _about_topics(client) | _about_groups(client, topic_id) | _about_state(client, topic_id)
+    return {name: code for name, code in codes.items() if code in NO_RIGHT}
+
+
+def _about_topics(client: Asking) -> dict[str, ErrorCode]:
+    wanted = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]
+    offsets = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": HIDDEN, "partitions": wanted}]}
+    limit = {"response_partition_limit": 9, "cursor": None}
+    described = client.ask(apis.DESCRIBE_TOPIC_PARTITIONS, topics=[{"name": HIDDEN}], **limit)
+    return {
+        "metadata": metadata(client, HIDDEN)[HIDDEN],
+        "topic": described.topics[0].error_code,
+        "offset": client.ask(apis.LIST_OFFSETS, **offsets).topics[0].partitions[0].error_code,
+    }
+
+
+def _about_groups(client: Asking, topic_id: Any) -> dict[str, ErrorCode]:
+    with_configs = {"resource_type": 32, "resource_name": OTHER}
+    wanted = {"resources": [{**with_configs, "configuration_keys": None}]}
+    changed = {"resources": [{**with_configs, "configs": ()}], "validate_only": True}
+    described = {"include_synonyms": False, "include_documentation": False}
+    sought = client.ask(apis.FIND_COORDINATOR, key_type=0, coordinator_keys=(OTHER,))
+    asked = [{"group_id": OTHER, "topics": None}]
+    return {
+        "listed": ErrorCode.none if GROUP in client.listed() else NO_GROUP,
+        "coordinator": sought.coordinators[0].error_code,
+        "described": client.described(OTHER).error_code,
+        "offsets described": client.ask(apis.DESCRIBE_SHARE_GROUP_OFFSETS, groups=asked).groups[0].error_code,
+        "offsets deleted": client.delete_offsets(HIDDEN, group_id=OTHER).error_code,
+        "deleted": ErrorCode(client.delete(OTHER)),
+        "configs": client.ask(apis.DESCRIBE_CONFIGS, **wanted, **described).results[0].error_code,
+        "new configs": client.ask(apis.INCREMENTAL_ALTER_CONFIGS, **changed).responses[0].error_code,
+        "heartbeat": _joined_and_left(client),
+        "altered": _of_partitions(client.alter((HIDDEN, 0, 0), group_id=OTHER)),
+        "fetch": _of_partitions(share_fetch(client, OTHER, topic_id)),
+    }
+
+
+def _joined_and_left(client: Asking) -> ErrorCode:
+    error = heartbeat(client, OTHER, HIDDEN)
+    client.heartbeat(OTHER, "me", epoch=-1)
+    return error
+
+
+def _of_partitions(answer: Any) -> ErrorCode:
+    """The error of an answer, or that of its first partition."""
+    if answer.error_code or not answer.responses:
+        return answer.error_code
+    return answer.responses[0].partitions[0].error_code
+
+
+def _about_state(client: Asking, topic_id: Any) -> dict[str, ErrorCode]:
+    def error(api: apis.Api, **said: object) -> ErrorCode:
+        topics = [{"topic_id": topic_id, "partitions": [{"partition": 0, **said}]}]
+        return client.ask(api, group_id=OTHER, topics=topics).results[0].partitions[0].error_code
+
+    state = {"state_epoch": 0, "start_offset": 0}
+    return {
+        "initialized": error(apis.INITIALIZE_SHARE_GROUP_STATE, **state),
+        "state written": error(apis.WRITE_SHARE_GROUP_STATE, **state, leader_epoch=0, state_batches=()),
+        "state read": error(apis.READ_SHARE_GROUP_STATE, leader_epoch=0),
+        "state summary": error(apis.READ_SHARE_GROUP_STATE_SUMMARY, leader_epoch=0),
+        "state deleted": error(apis.DELETE_SHARE_GROUP_STATE),
+    }
+
+
+@pytest.fixture(scope="module")
+def closed(cluster_of_users: ClusterOfUsers, gateway: Gateway, hidden_id: Any) -> dict[str, ErrorCode]:
+    """What is refused to who has no right: at the gateway what the cluster refuses."""
+    with asking_as(cluster_of_users.servers, NOBODY) as kafka, asking_as(gateway.address, NOBODY) as client:
+        found = refusals(client, hidden_id)
+        assert found == refusals(kafka, hidden_id)
+    return found
+
+
+@pytest.mark.parametrize("right", OPENED_BY, ids=lambda right: f"{right[0].name}-{right[1].name}")
+def test_each_right_alone_opens_what_it_opens_at_kafka(
+    cluster_of_users: ClusterOfUsers,
+    gateway: Gateway,
+    hidden_id: Any,
+    closed: dict[str, ErrorCode],
+    right: tuple[ResourceType, AclOperation],
+) -> None:
+    """The same requests at the broker itself."""
+    user = gateway.users[right]
+    with asking_as(cluster_of_users.servers, user) as kafka, asking_as(gateway.address, user) as client:
+        expected = refusals(kafka, hidden_id)
+        assert {name for name, error in closed.items() if expected.get(name) != error} == OPENED_BY[right]
+        assert refusals(client, hidden_id) == expected
+
+
+@contextmanager
+def ruled(cluster: ClusterOfUsers, *rules: tuple[ResourceType, str, AclOperation, AclPermissionType]) -> Iterator[None]:
+    """These rules for BOB."""
+    made = [cluster.rule(BOB, *rule) for rule in rules]
+    time.sleep(0.5)
+    try:
+        yield
+    finally:
+        cluster.take_back(made)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ((GROUPS, OTHER, READ, ALLOW), (TOPICS, HIDDEN, READ, ALLOW)),
+        ((GROUPS, OTHER, AclOperation.DELETE, ALLOW), (TOPICS, HIDDEN, READ, ALLOW)),
+        ((GROUPS, OTHER, READ, ALLOW), (TOPICS, HIDDEN, READ, ALLOW), (TOPICS, HIDDEN, DESCRIBE, DENY)),
+        ((GROUPS, OTHER, READ, ALLOW), (GROUPS, OTHER, DESCRIBE, DENY), (TOPICS, HIDDEN, DESCRIBE, ALLOW)),
+        ((GROUPS, OTHER, AclOperation.ALL, ALLOW), (GROUPS, OTHER, READ, DENY), (TOPICS, "*", READ, ALLOW)),
+        ((CLUSTERS, "kafka-cluster", AclOperation.ALL, ALLOW), (CLUSTERS, "kafka-cluster", DESCRIBE, DENY)),
+        ((GROUPS, "*", AclOperation.ALL, ALLOW), (TOPICS, "*", AclOperation.ALL, ALLOW)),
+    ],
+)
+def test_rights_together_and_taken_away_are_as_at_kafka(
+    cluster_of_users: ClusterOfUsers, gateway: Gateway, hidden_id: Any, rules: tuple[Any, ...]
+) -> None:
+    places = cluster_of_users.servers, gateway.address
+    with ruled(cluster_of_users, *rules), asking_as(places[0], BOB) as kafka, asking_as(places[1], BOB) as client:
+        assert refusals(client, hidden_id) == refusals(kafka, hidden_id)
+
+
+def test_a_right_that_is_taken_away_ends(
+    cluster_of_users: ClusterOfUsers, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_rights, "_KEPT_S", 0.3)
+    both = ((GROUPS, GROUP, READ, ALLOW), (TOPICS, TOPIC, READ, ALLOW))
+    with asking_as(gateway.address, BOB) as client:
+        with ruled(cluster_of_users, *both):
+            assert heartbeat(client, GROUP, TOPIC) == ErrorCode.none
+        time.sleep(1)
+        assert heartbeat(client, GROUP, TOPIC) == NO_GROUP
+        assert metadata(client, TOPIC) == {TOPIC: NO_TOPIC}
