@@ -93,7 +93,7 @@ class _ClusterLogin:
 
     @property
     def rights(self) -> Rights | None:
-        if self._rights is None or self._rights.is_lost or time.monotonic() >= self._ends_s:
+        if self._rights is None or self._rights.connection.is_closed or time.monotonic() >= self._ends_s:
             return None
         return self._rights
 

@@ -70,11 +70,9 @@ class _Answers:
 
 @dataclass(slots=True)
 class ClusterRights:
-    """The Rights of the principal that a connection is logged in as. ``is_lost``: the cluster cannot be asked on it any
-    more."""
+    """The Rights of the principal that a connection is logged in as, as long as it is open."""
 
     connection: BrokerStream
-    is_lost: bool = False
     _groups: _Answers = field(default_factory=lambda: _Answers(groups_open_to))
     _topics: _Answers = field(default_factory=lambda: _Answers(topics_open_to))
 
@@ -100,12 +98,8 @@ class ClusterRights:
         return frozenset(one for one, groups in zip(GROUP_OPERATIONS, permitted, strict=True) if groups)
 
     async def _told(self, answer: Awaitable[_Told]) -> _Told:
-        """Wait for an answer. One that does not come whole leaves the connection between two answers."""
         try:
             return await answer
-        except BaseException as fault:
-            self.is_lost = True
-            if not isinstance(fault, (OSError, ValueError)):
-                raise
+        except (OSError, ValueError) as fault:
             broker = self.connection.broker
             raise TopicUnreachableError(f"Kafka at {broker} does not tell the rights of a client ({fault})") from None

@@ -36,18 +36,32 @@ class BrokerStream:
 
     async def ask(self, request: RequestPayload, answer: type[_Answer]) -> _Answer:
         """Send a request, and return the answer. ``answer``: its type, of the version of the request. Raises OSError,
-        and ValueError for an answer that no Kafka broker sends; then the connection is of no use any more."""
-        message = encoded_request(request)
+        and ValueError for an answer that no Kafka broker sends; then, and if it is cancelled, the connection is
+        closed: an answer that comes late must not be taken for one to the next request."""
+        try:
+            return decoded_answer(await self._answered(encoded_request(request)), answer)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _answered(self, message: bytes) -> bytes:
+        if self.is_closed:
+            raise ConnectionError("the connection is closed")
         try:
             async with asyncio.timeout(self.timeout_s):
                 self._writer.write(len(message).to_bytes(4) + message)
                 await self._writer.drain()
                 size = answer_size(await self._reader.readexactly(4))
-                return decoded_answer(await self._reader.readexactly(size), answer)
+                return await self._reader.readexactly(size)
         except TimeoutError:
             raise _late(self.timeout_s) from None
         except EOFError:
             raise ConnectionError("it has closed the connection") from None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed here."""
+        return self._writer.is_closing()
 
     def close(self) -> None:
         """Close at once."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+from confluent_kafka import AcknowledgeType, KafkaException
+from confluent_kafka.admin import (
+    AclOperation,
+    AclPermissionType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from kio.schema.errors import ErrorCode
 
 from share_spark.gateway import apis, cluster_rights
-from share_spark.kafka.broker_connection import Address
+from share_spark.kafka.broker_connection import Address, LoginRefusedError
 from share_spark.kafka.topic_ids import uuid_of
+from tests.kafka.test_gateway_on_kafka import produce
 from tests.support.asking import Asking
 from tests.support.cluster_of_users import (
     ALICE,
@@ -23,11 +34,14 @@ from tests.support.cluster_of_users import (
     NOBODY,
     OTHER,
     OTHERS,
+    SECRET,
     TOPIC,
     ClusterOfUsers,
     asking_as,
     gateway_of_users,
+    security,
 )
+from tests.support.share_consumers import consumer, polled, work_off
 from tests.unit.gateway.test_access import heartbeat, metadata, share_fetch
 from tests.unit.gateway.test_server import wait_for
 
@@ -224,14 +238,66 @@ def test_rights_together_and_taken_away_are_as_at_kafka(
         assert refusals(client, hidden_id) == refusals(kafka, hidden_id)
 
 
-def test_a_right_that_is_taken_away_ends(
-    cluster_of_users: ClusterOfUsers, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+READS = ((GROUPS, GROUP, READ, ALLOW), (TOPICS, TOPIC, READ, ALLOW))
+
+
+@pytest.fixture
+def _soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cluster has told counts for less than a minute."""
     monkeypatch.setattr(cluster_rights, "_KEPT_S", 0.3)
-    both = ((GROUPS, GROUP, READ, ALLOW), (TOPICS, TOPIC, READ, ALLOW))
+
+
+@pytest.mark.usefixtures("_soon_forgotten")
+def test_rights_that_are_given_and_taken_away_count_on_an_open_connection(
+    cluster_of_users: ClusterOfUsers, gateway: Gateway
+) -> None:
+    topic_id = uuid_of(cluster_of_users.source.log.describe(TOPIC).topic_id)
+
+    def told(client: Asking) -> tuple[ErrorCode, ErrorCode, ErrorCode]:
+        time.sleep(0.6)
+        fetched = _of_partitions(share_fetch(client, GROUP, topic_id))
+        return metadata(client, TOPIC)[TOPIC], heartbeat(client, GROUP, TOPIC), fetched
+
+    none = ErrorCode.none
     with asking_as(gateway.address, BOB) as client:
-        with ruled(cluster_of_users, *both):
-            assert heartbeat(client, GROUP, TOPIC) == ErrorCode.none
-        time.sleep(1)
+        assert told(client) == (NO_TOPIC, NO_GROUP, NO_GROUP)
+        with ruled(cluster_of_users, READS[0]):
+            with ruled(cluster_of_users, READS[1]):
+                assert told(client) == (none, none, none)
+            assert told(client) == (NO_TOPIC, NO_TOPIC, NO_TOPIC)
+        assert told(client) == (NO_TOPIC, NO_GROUP, NO_GROUP)
+
+
+@pytest.mark.usefixtures("_soon_forgotten")
+def test_a_share_consumer_whose_right_is_taken_away_gets_no_more(
+    cluster_of_users: ClusterOfUsers, gateway: Gateway
+) -> None:
+    with consumer(gateway.address, topic=TOPIC, group=GROUP, security=security(BOB)) as found:
+        with ruled(cluster_of_users, *READS):
+            produce(cluster_of_users.bootstrap, TOPIC, range(10))
+            work_off(found, 10, lambda _: AcknowledgeType.ACCEPT)
+        time.sleep(0.6)
+        produce(cluster_of_users.bootstrap, TOPIC, range(10))
+        with pytest.raises((KafkaException, AssertionError), match="authorization failed"):
+            polled(found)
+    with consumer(gateway.address, topic=TOPIC, group=GROUP, security=security(ALICE)) as found:
+        work_off(found, 10, lambda _: AcknowledgeType.ACCEPT)
+
+
+def test_a_user_who_is_made_and_deleted_while_the_gateway_runs(
+    cluster_of_users: ClusterOfUsers, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Deleted users stay on their connections, as at a broker: ACLs and the lifetime of sessions end them."""
+    kind = ScramMechanism.SCRAM_SHA_256
+    made = UserScramCredentialUpsertion("carol", ScramCredentialInfo(kind, 4_096), SECRET.encode())
+    changes = cluster_of_users.admin.alter_user_scram_credentials
+    changes([made])["carol"].result(30)
+    time.sleep(0.5)
+    with asking_as(gateway.address, "carol", "SCRAM-SHA-256") as client:
         assert heartbeat(client, GROUP, TOPIC) == NO_GROUP
-        assert metadata(client, TOPIC) == {TOPIC: NO_TOPIC}
+        changes([UserScramCredentialDeletion("carol", kind)])["carol"].result(30)
+        time.sleep(0.5)
+        with pytest.raises(LoginRefusedError), asking_as(gateway.address, "carol", "SCRAM-SHA-256"):
+            pass
+        assert heartbeat(client, GROUP, TOPIC) == NO_GROUP
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
