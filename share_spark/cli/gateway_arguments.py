@@ -91,8 +91,6 @@ def login_cluster(settings: Mapping[str, str], topics: TopicPlace) -> KafkaOptio
         )
     if "users" in settings:
         raise ConfigError("clients log in at the cluster (--login cluster), or by a file (--users FILE): choose one")
-    if "node-id" in settings:
-        raise ConfigError("--login cluster: several gateways (--node-id) pass requests on, which takes --users FILE")
     if topics.topic_table is not None:
         raise ConfigError("--login cluster: a table of topics has no cluster; clients log in by a file (--users FILE)")
     return topics.kafka

@@ -90,6 +90,11 @@ class Rights(Protocol):
         """Return what the user may do with a group that may be described."""
         ...
 
+    async def passed_on(self, need: Need, topics: Iterable[str]) -> Rules:
+        """Return the rules by which another gateway answers a request with this need. Its group is one that it may be
+        about, and these are all the topics."""
+        ...
+
 
 _OPERATIONS = frozenset((Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS))
 
@@ -121,6 +126,10 @@ class Rules:
     async def operations(self, group_id: str) -> frozenset[Operation]:  # noqa: ARG002
         """See ``Rights``."""
         return frozenset(GROUP_OPERATIONS) if self.administers else _OPERATIONS
+
+    async def passed_on(self, need: Need, topics: Iterable[str]) -> Rules:  # noqa: ARG002
+        """See ``Rights``."""
+        return self
 
 
 EVERYTHING = Rules(groups=("*",), topics=("*",), administers=True, acts_as_broker=True)
@@ -154,6 +163,10 @@ class Grant:
     async def cluster(self) -> bool:
         """Return whether the request may do what brokers do."""
         return self.need.acts_as_broker and await self.rights.is_broker()
+
+    async def passed_on(self, topics: Iterable[str]) -> Rules:
+        """Return the rules by which another gateway answers the request: see ``Rights``."""
+        return await self.rights.passed_on(self.need, topics)
 
     async def require_group(self, group_id: str) -> None:
         """Raise GroupRefusedError unless the request may be about this group."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from share_spark.gateway.access import Need
+from share_spark.gateway.access import Need, Rules
 from share_spark.kafka.broker_stream import BrokerStream
 from share_spark.kafka.principal_rights import (
     GROUP_OPERATIONS,
@@ -96,6 +96,10 @@ class ClusterRights:
             await self._told(self._groups.permitted(self.connection, one, (group_id,))) for one in GROUP_OPERATIONS
         ]
         return frozenset(one for one, groups in zip(GROUP_OPERATIONS, permitted, strict=True) if groups)
+
+    async def passed_on(self, need: Need, topics: Iterable[str]) -> Rules:
+        """See ``Rights``. Any group, as the name of one may end with a star, which rules have another meaning for."""
+        return Rules(groups=("*",), topics=tuple(sorted(await self.permitted_topics(need, topics))))
 
     async def _told(self, answer: Awaitable[_Told]) -> _Told:
         try:

@@ -1,7 +1,8 @@
 """The login of other gateways, which pass on requests of their clients: a mechanism of its own beside those of users.
 
 What the other one shows is the secret in the register: whoever can read that can read all state as well. It also tells
-which user the requests are of, and what he may do: the gateway to which he has logged in knows.
+which user the requests are of, and what he may do, again when that has changed: the gateway to which he has logged in
+knows.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class NodeLogin:
 
     async def answer(self, context: RequestContext, request: Any) -> LoginAnswer | None:
         """See ``Login``."""
-        if context.api_key == SASL_HANDSHAKE.key and request.mechanism == MECHANISM and self.via is None:
+        if context.api_key == SASL_HANDSHAKE.key and request.mechanism == MECHANISM:
             self._is_begun = True
             return LoginAnswer(handshake_answer(context, WireError.none, (MECHANISM,)))
-        if context.api_key == SASL_AUTHENTICATE.key and self._is_begun and self.via is None:
+        if context.api_key == SASL_AUTHENTICATE.key and self._is_begun:
             return self._authenticated(context, request.auth_bytes)
         return await self.users.answer(context, request)
 

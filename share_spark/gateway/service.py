@@ -53,7 +53,7 @@ class Service:
 
     def __init__(self, groups: ServedGroups, catalog: TopicCatalog, nodes: Nodes, tls: SSLContext | None) -> None:
         self._groups, self._catalog, self._nodes = groups, catalog, nodes
-        self._shares, self._others = ShareService(groups, catalog), PassingOn(nodes, tls)
+        self._shares, self._others = ShareService(groups, catalog), PassingOn(nodes, catalog, tls)
         known = KnownGroups(groups, catalog)
         group_admin, offset_admin = GroupAdmin(known), OffsetAdmin(known)
         state_admin = StateAdmin(known)
@@ -106,7 +106,8 @@ class Service:
             if context.via is not None:
                 await asyncio.sleep(_UNSURE_S)
                 return None
-            passed = await self._others.answer(context, group_id)
+            topic_ids = {topic_id_of(topic.topic_id) for topic in request.topics}
+            passed = await self._others.answer(context, group_id, topic_ids)
             if passed is not None:
                 return passed
         return await here(context, request)

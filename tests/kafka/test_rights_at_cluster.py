@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,8 +23,10 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 from share_spark.gateway import apis, cluster_rights
+from share_spark.gateway.nodes import owner_of
 from share_spark.kafka.broker_connection import Address, LoginRefusedError
 from share_spark.kafka.topic_ids import uuid_of
+from tests.kafka.test_broker import create_topic
 from tests.kafka.test_gateway_on_kafka import produce
 from tests.support.asking import Asking
 from tests.support.cluster_of_users import (
@@ -34,6 +37,7 @@ from tests.support.cluster_of_users import (
     NOBODY,
     OTHER,
     OTHERS,
+    ROOT,
     SECRET,
     TOPIC,
     ClusterOfUsers,
@@ -44,6 +48,7 @@ from tests.support.cluster_of_users import (
 from tests.support.share_consumers import consumer, polled, work_off
 from tests.unit.gateway.test_access import heartbeat, metadata, share_fetch
 from tests.unit.gateway.test_server import wait_for
+from tests.unit.gateway.test_several_gateways import acquired, coordinator, fetch, node
 
 NO_GROUP, NO_TOPIC = ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed
 NO_RIGHT = (NO_GROUP, NO_TOPIC, ErrorCode.cluster_authorization_failed)
@@ -301,3 +306,70 @@ def test_a_user_who_is_made_and_deleted_while_the_gateway_runs(
             pass
         assert heartbeat(client, GROUP, TOPIC) == NO_GROUP
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+# ------------------------------------------------------------------------------------ by several gateways
+
+NODES = (node(1), node(2))
+
+
+@pytest.mark.usefixtures("_soon_forgotten")
+def test_a_gateway_tells_the_owner_of_a_group_what_a_client_may_read(
+    cluster_of_users: ClusterOfUsers, tmp_path: Path
+) -> None:
+    """What is told anew is told on the same way: the session, and what the client holds, stay. A star in the name of a
+    group stands for itself."""
+    names = [(name, f"{name}*") for name in map(str, range(99))]
+    other, group = next(two for two in names if {owner_of(name, NODES) for name in two} == {NODES[1]})
+    topics = "first", "second"
+    for topic in topics:
+        create_topic(cluster_of_users.bootstrap, topic, 1)
+        produce(cluster_of_users.bootstrap, topic, range(5))
+    first, second = (uuid_of(cluster_of_users.source.log.describe(topic).topic_id) for topic in topics)
+    whole, none = [(0, 4, 1)], ErrorCode.none
+    with (
+        gateway_of_users(cluster_of_users, tmp_path, node_id=1) as elsewhere,
+        gateway_of_users(cluster_of_users, tmp_path, node_id=2) as owner,
+        asking_as(owner, *ROOT) as root,
+        asking_as(elsewhere, BOB) as bob,
+    ):
+        wait_for(lambda: coordinator(root, group)[0] == coordinator(root, other)[0] == 2)
+        for one in (group, other):
+            assert root.heartbeat(one, "one", *topics).error_code == none
+        assert fetch(bob, group, first, 0).error_code == NO_GROUP
+        with ruled(cluster_of_users, (GROUPS, group, READ, ALLOW), (TOPICS, "first", READ, ALLOW)):
+            wait_for(lambda: acquired(fetch(bob, group, first, 0)) == whole)
+            assert told_of(second, fetch(bob, group, second, 1)) == (NO_TOPIC, [])
+            assert fetch(bob, other, first, 0).error_code == NO_GROUP
+            with ruled(cluster_of_users, (TOPICS, "second", READ, ALLOW)):
+                assert told_of(second, fetch(bob, group, second, 2)) == (none, whole)
+                assert told_of(first, fetch(bob, group, first, 3, accepted=(0, 4))) == (none, [])
+            time.sleep(0.5)
+            assert told_of(second, fetch(bob, group, second, 4)) == (NO_TOPIC, [])
+        time.sleep(0.5)
+        assert fetch(bob, group, first, 5).error_code == NO_GROUP
+        assert root.offsets(group)["first", 0][0] == 5
+
+
+def told_of(topic_id: Any, answer: Any) -> tuple[ErrorCode, list[tuple[int, int, int]]]:
+    """What a fetch tells of partition 0 of a topic: its errors, and what was acquired."""
+    assert answer.error_code == ErrorCode.none
+    ((partition,),) = (topic.partitions for topic in answer.responses if topic.topic_id == topic_id)
+    acquired = [(one.first_offset, one.last_offset, one.delivery_count) for one in partition.acquired_records]
+    return partition.error_code or ErrorCode(partition.acknowledge_error_code), acquired
+
+
+def test_a_share_consumer_comes_to_any_of_several_gateways(cluster_of_users: ClusterOfUsers, tmp_path: Path) -> None:
+    """The partitions of its topic are spread over both: half of its requests are passed on."""
+    create_topic(cluster_of_users.bootstrap, "spread", 8)
+    with (
+        gateway_of_users(cluster_of_users, tmp_path, node_id=1) as one,
+        gateway_of_users(cluster_of_users, tmp_path, node_id=2) as two,
+        ruled(cluster_of_users, (GROUPS, OTHER, READ, ALLOW), (TOPICS, "spread", READ, ALLOW)),
+        asking_as(one, *ROOT) as root,
+    ):
+        wait_for(lambda: {coordinator(root, str(number))[0] for number in range(20)} == {1, 2})
+        for address in (one, two):
+            produce(cluster_of_users.bootstrap, "spread", range(100))
+            with consumer(address, topic="spread", group=OTHER, security=security(BOB)) as found:
+                work_off(found, 100, lambda _: AcknowledgeType.ACCEPT)

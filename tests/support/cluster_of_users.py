@@ -108,10 +108,12 @@ def cluster_of_users() -> Iterator[ClusterOfUsers]:
 
 
 @contextmanager
-def gateway_of_users(cluster: ClusterOfUsers, state: Path, logins: Address | None = None) -> Iterator[Address]:
+def gateway_of_users(
+    cluster: ClusterOfUsers, state: Path, logins: Address | None = None, *, node_id: int = 1
+) -> Iterator[Address]:
     """A gateway with its logins at the cluster. ``logins``: another way there."""
     door = Door.of(Address("127.0.0.1", 0), tls=None, cluster=cluster.options(logins))
-    with serving(cluster.source, str(state), settings_of({}), door=door) as address:
+    with serving(cluster.source, str(state), settings_of({}), door=door, node_id=node_id) as address:
         yield address
 
 

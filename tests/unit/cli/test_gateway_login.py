@@ -12,7 +12,6 @@ KAFKA = ["--bootstrap-server", "localhost:1"]
 REFUSED = {
     "a table": (["--topic-table", "topics"], "a table of topics has no cluster"),
     "a file too": ([*KAFKA, "--users", "users.toml"], "or by a file (--users FILE): choose one"),
-    "several gateways": ([*KAFKA, "--node-id", "1"], "several gateways (--node-id)"),
     "no SASL": (KAFKA, "security.protocol of the cluster is PLAINTEXT"),
     "another place": ([*KAFKA, "--login", "here"], "--login here: clients log in at the cluster"),
 }

@@ -244,7 +244,8 @@ def test_gateways_know_each_other_by_their_certificates_and_tell_what_a_user_may
     authority = Authority(tmp_path)
     certificate, key = map(str, authority.certificate("127.0.0.1"))
     tls, group = Tls(certificate=certificate, key=key, client_ca=str(authority.ca)), group_of(2)
-    rules = Rules(groups=(group,), topics=(TOPIC,))
+    # More than one may say to a gateway before the login.
+    rules = Rules(groups=(group,), topics=(TOPIC, *(f"{TOPIC} of {day}" for day in range(2_000))))
     users = tmp_path / "users.toml"
     users.write_text(users_text(Users.none().with_user("uses", User.of(b"hunter2", rules))))
     place.log.create_topic("other", 1)
