@@ -50,8 +50,8 @@ bootstrap, group, topic, end, commits = *sys.argv[1:4], float(sys.argv[4]), int(
 consumer = ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group})
 consumer.subscribe([topic])
 first = last = None
-records, waits = 0, []
-while time.time() < min(end, end if last is None else last + 3) and len(waits) < (commits or 1):
+records, waits, began = 0, [], time.time()
+while time.time() < min(end, (last or began + 20) + 3) and len(waits) < (commits or 1):
     found = [message for message in consumer.poll(0.5) if message.error() is None]
     if not found:
         continue
