@@ -55,7 +55,7 @@ def run(spark: SparkSession, _bootstrap: str) -> bool:
     """Measure and report."""
     say(f"waiting: {CALLS} calls at a time, median {MEDIAN_S} s, mean {MEAN_S:.2f} s, {SECONDS:.0f} s each")
     scratch = Scratch()
-    bare = asyncio.run(_bare())
+    bare = asyncio.run(bare_calls())
     say(f"  bare asyncio: {bare}")
     ours = calls_of_a_group(spark, Path(scratch.fresh("group")))
     say(f"  share group: {ours}")
@@ -95,7 +95,7 @@ class Speed(NamedTuple):
         return f"{self.per_s:,.0f} calls/s, {self.busy_us:.1f} µs of processor time each"
 
 
-async def _bare() -> Speed:
+async def bare_calls() -> Speed:
     """As many calls at a time, and nothing else."""
     done, end, busy_s = 0, time.monotonic() + SECONDS, time.thread_time()
 
@@ -139,10 +139,20 @@ def _companion_s() -> float:
     for process in Path("/proc").iterdir():
         with suppress(OSError):
             if process.name.isdigit() and b"share_spark.companion.program" in (process / "cmdline").read_bytes():
-                fields = (process / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[_PARENT]) == os.getpid():
-                    return sum(int(fields[at]) for at in _TICKS) / os.sysconf("SC_CLK_TCK")
+                number = int(process.name)
+                if int(_stat(number)[_PARENT]) == os.getpid():
+                    return processor_s(number)
     return 0.0
+
+
+def processor_s(process: int) -> float:
+    """The processor time that a process has used."""
+    fields = _stat(process)
+    return sum(int(fields[at]) for at in _TICKS) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(process: int) -> list[str]:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 class _Accepted:
