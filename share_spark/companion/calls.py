@@ -25,7 +25,7 @@ from share_spark.companion.messages import Begin, CallsNow, FromCompanion, Limit
 from share_spark.companion.outbox import Outbox
 from share_spark.companion.overruns import Overruns, stuck_file
 from share_spark.companion.reading import Handed, OffsetRun, ReadBatch
-from share_spark.companion.stepping import CURRENT_CALL, Stepped
+from share_spark.companion.stepping import CURRENT_CALL, stepped
 from share_spark.companion.timed import Collected, Repeated
 from share_spark.companion.waiting import HeldBack, Waiting, WaitingRecords
 from share_spark.delivery.judging import Judged
@@ -280,8 +280,8 @@ class Calls:
         if self._threads is not None:
             return self._threads.run(call, handler.call, call.records[0].record)
         if handler.kind is HandlerKind.LIST:
-            return Stepped(handler.call([one.record for one in call.records]), call)
-        return Stepped(handler.call(call.records[0].record), call)
+            return stepped(handler.call([one.record for one in call.records]), call)
+        return stepped(handler.call(call.records[0].record), call)
 
     def _judged(self, call: Call, answer: Any, fault: BaseException | None) -> Sequence[Judged]:
         """Judge the end of a call. The user's objects are looked at, so it is a part of the call."""

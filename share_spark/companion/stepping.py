@@ -7,9 +7,9 @@ own: a task factory finds the call in the context. Not seen: callbacks, and othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Protocol
 
 
@@ -24,39 +24,24 @@ CURRENT_CALL: ContextVar[Stepping] = ContextVar("current_call")
 """The call that the present code belongs to."""
 
 
-class Stepped(Generator[Any, Any, Any]):
-    """A coroutine to be awaited once, whose steps are noted."""
-
-    __slots__ = ("_call", "_coroutine")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], call: Stepping) -> None:
-        self._coroutine, self._call = coroutine, call
-
-    def __await__(self) -> Stepped:
-        return self
-
-    def __next__(self) -> Any:
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:
-        call = self._call
+@types.coroutine
+def stepped(coroutine: Coroutine[Any, Any, Any], call: Stepping) -> Generator[Any, Any, Any]:
+    """Await a coroutine, and note its steps."""
+    step: Callable[[Any], Any] = coroutine.send
+    value: Any = None
+    while True:
         call.cell[0] = call.cell_value
         try:
-            return self._coroutine.send(value)
+            waits_for = step(value)
+        except StopIteration as end:
+            return end.value
         finally:
             call.cell[0] = 0
-
-    def throw(self, kind: Any, value: Any = None, _trace: TracebackType | None = None) -> Any:
-        call = self._call
-        call.cell[0] = call.cell_value
+            value = None  # what was thrown has this frame in its traceback
         try:
-            # The form with three arguments is deprecated, and only the others raise no warning.
-            return self._coroutine.throw(kind if value is None else value)
-        finally:
-            call.cell[0] = 0
-
-    def close(self) -> None:
-        self._coroutine.close()
+            step, value = coroutine.send, (yield waits_for)
+        except BaseException as fault:  # noqa: BLE001 - it is thrown on
+            step, value = coroutine.throw, fault
 
 
 def task_of(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **settings: Any) -> asyncio.Task[Any]:
@@ -64,12 +49,12 @@ def task_of(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]
     call = CURRENT_CALL.get(None)
     if call is None:
         return asyncio.Task(coroutine, loop=loop, **settings)
-    task = asyncio.Task(_awaited(Stepped(coroutine, call)), loop=loop, **settings)
+    task = asyncio.Task(_awaited(stepped(coroutine, call)), loop=loop, **settings)
     # Otherwise Python warns of a coroutine that nothing has awaited, if the task is cancelled before its first step.
     task.add_done_callback(lambda _: coroutine.close())
     return task
 
 
-async def _awaited(stepped: Stepped) -> Any:
+async def _awaited(steps: Awaitable[Any]) -> Any:
     """Await it: a task has a true coroutine, as libraries look at its state."""
-    return await stepped
+    return await steps

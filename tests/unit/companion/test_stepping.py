@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from share_spark.companion.stepping import CURRENT_CALL, Stepped, task_of
+from share_spark.companion.stepping import CURRENT_CALL, stepped, task_of
 
 
 class Call:
@@ -26,7 +28,7 @@ def played(function: Callable[[Call], Coroutine[Any, Any, Any]]) -> tuple[Any, s
 
     async def of_call() -> Any:
         CURRENT_CALL.set(call)
-        return await Stepped(function(call), call)
+        return await stepped(function(call), call)
 
     async def main() -> Any:
         loop: Any = asyncio.get_running_loop()
@@ -88,3 +90,20 @@ def test_a_task_that_is_cancelled_before_it_begins_leaves_no_warning() -> None:
         return task.cancelled()
 
     assert played(steps) == (True, {0})
+
+
+def test_what_was_thrown_is_free_at_once() -> None:
+    class TooLateError(Exception):
+        pass
+
+    steps, fault = stepped(asyncio.sleep(0), Call()), TooLateError()
+    thrown = weakref.ref(fault)
+    steps.send(None)
+    gc.disable()
+    try:
+        with pytest.raises(TooLateError):
+            steps.throw(fault)
+        del fault
+        assert thrown() is None
+    finally:
+        gc.enable()
