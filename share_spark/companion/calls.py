@@ -70,8 +70,9 @@ class Calls:
         self._overruns = Overruns(loop, stuck_file(Path(begin.ledger)), self._look)
         self._context = copy_context()  # without a call: what a call schedules would belong to it
         self._turn_is_due = self._lingers = self._check_is_due = self._is_closed = False
-        # In order of keys the successors wait until an answer is sent.
+        # In order of keys the successors wait until an answer is sent: one message for all that end in a turn.
         self._flushes = Collected(loop, self._context, 0.0 if begin.ordered else _COLLECT_S, self.flush)
+        self._go_on = self._plan_turn if begin.ordered else lambda: self._context.run(self._turn)
         self._reports = Repeated(loop, self._context, _TELL_EVERY_S, self._tell)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -245,15 +246,14 @@ class Calls:
             self._hold_back([HeldBack(one, 0) for one in records])
             return
         self._running[call] = None
-        call.task = self._loop.create_task(self._run(call, handler))
+        call.task = asyncio.Task(self._run(call, handler), loop=self._loop)  # no part of a call, so without a factory
 
     async def _run(self, call: Call, handler: Handler) -> None:
         CURRENT_CALL.set(call)
         for one in call.records:
             if not one.handed.is_forgotten:
                 one.block.status[one.position] = _IN_HANDLER
-        fault: BaseException | None = None
-        answer: Any = None
+        answer = fault = None
         try:
             if handler.cost is not None:
                 for one, failed in call.estimate(functools.partial(self._judgement.estimate, handler.cost)):
@@ -266,6 +266,7 @@ class Calls:
         if not call.is_over:
             self._take_answer(call, answer, fault)
         fault = call.task = None  # cycles would keep the records: a traceback has its frame, a context its call
+        self._go_on()
 
     def _take_answer(self, call: Call, answer: Any, fault: BaseException | None) -> None:
         try:
@@ -310,7 +311,6 @@ class Calls:
         self._outbox.note_call(time.monotonic() - call.began, call.cost(found))
         del self._running[call]
         call.cell_value = 0
-        self._plan_turn()
 
     def _answer(self, one: Waiting, found: Judged, round_number: int) -> None:
         """Note the answer of a record: error and delay in the ledger, then the status; only then it may be sent."""
@@ -336,7 +336,6 @@ class Calls:
             self._give_back(one)
         del self._running[call]
         call.cell_value = 0
-        self._plan_turn()
 
     def _hold_back(self, held: Sequence[HeldBack]) -> None:
         """Give back records whose keys are held back."""
@@ -347,8 +346,7 @@ class Calls:
             self._plan_turn()
 
     def _give_back(self, one: Waiting, delay_ms: int | None = None) -> None:
-        offset = one.record.offset
-        number = one.handed.message.number
+        number, offset = one.handed.message.number, one.record.offset
         self._outbox.add(RecordAnswer(number, one.at, offset, offset, Loss.NOT_ENTERED, delay_ms=delay_ms))
 
     def _count(self, one: Waiting) -> None:
@@ -388,6 +386,7 @@ class Calls:
             text = overrun_text(call.limit_ms, len(call.records))
             self._ended(call, [released(text)] * len(call.records))
             self._cancel(call)
+            self._plan_turn()
             if self._threads is not None and (fault := self._threads.stuck(call)) is not None:
                 self._fail(fault)
         return bool(self._running or self._ignored)

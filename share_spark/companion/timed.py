@@ -19,10 +19,12 @@ class Collected:
 
     def soon(self) -> None:
         """Run it: at once, or as soon as it may."""
+        if self._is_due:
+            return
         wait_s = self._next - time.monotonic()
         if wait_s <= 0.0:
             self._run()
-        elif not self._is_due:
+        else:
             self._is_due = True
             self._loop.call_later(wait_s, self._run_late, context=self._context)
 
