@@ -38,7 +38,7 @@ from share_spark.handlers.time_limit import overrun_text
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import AcknowledgeType, Loss
 
-_COLLECT_S = 0.005
+_COLLECT_S = 0.01
 """The least time between two messages with answers: each one wakes the driver."""
 
 _TELL_EVERY_S = 0.5
