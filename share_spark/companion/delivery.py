@@ -84,6 +84,10 @@ one at once."""
 _AHEAD_BY_KEY = 8
 """The same in order of keys: of the records that wait ahead, most may have keys that are called now."""
 
+LEAST_ROOM = 0.25
+"""The records of a hand-over for each call at a time, at least: each hand-over costs a companion some 2 ms, whatever it
+has. As more records wait ahead, no call waits for that."""
+
 _NO_LIMITS = Limits(1, 0)
 """The limits before the first delivery."""
 
@@ -350,10 +354,13 @@ class CompanionDelivery(LedgerDelivery):
     def _rooms(self, most_calls: int) -> list[int]:
         """Return how many more records each companion may get."""
         taking, shares = self._companions.taking, self._companions.shares(most_calls)
-        return [
-            max(0, self._most_records(share) - one.hand_overs.in_flight)
-            for one, share in zip(taking, shares, strict=True)
-        ]
+        return [self._room(one.hand_overs.in_flight, share) for one, share in zip(taking, shares, strict=True)]
+
+    def _room(self, in_flight: int, calls: int) -> int:
+        room = self._most_records(calls) - in_flight
+        # In order of keys those that wait ahead may all have keys that are called now.
+        least = 0 if self.ordered else int(LEAST_ROOM * self.handler.records_in(calls))
+        return room if room >= max(1, least) else 0
 
     def _most_records(self, calls: int) -> int:
         return (_AHEAD_BY_KEY if self.ordered else _AHEAD) * self.handler.records_in(calls)

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from share_spark.companion.delivery import LEAST_ROOM
 from share_spark.companion.messages import Answered, Forget, HandOver
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.record_reader import RecordReader
@@ -101,7 +102,7 @@ class _Driver:
             for number in answered:
                 del self._left[number]
         some = records // PARTITIONS
-        if not some:
+        if records < LEAST_ROOM * CALLS:
             return
         acquired = []
         for number, first in enumerate(self._next):

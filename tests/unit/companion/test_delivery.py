@@ -83,6 +83,13 @@ def test_answers_come_in_parts(place: CompanionPlace, go: Path) -> None:
     assert {place.said[offset] for offset in (1, 3, 5, 7, 9, 20)} == {Said(ACCEPT)}
 
 
+def test_few_records_are_not_acquired_while_many_wait_ahead(place: CompanionPlace) -> None:
+    place.deliver(*((offset, offset, 1) for offset in range(21, 91, 2)))
+    assert place.delivery.room(place.limits) == 20 // 4
+    place.deliver((91, 91, 1))
+    assert place.delivery.room(place.limits) == 0
+
+
 def test_a_delivery_tells_how_many_were_called_and_how_long(place: CompanionPlace) -> None:
     place.deliver((0, 0, 1), (2, 2, 1))
     found = [place.deliver()]
