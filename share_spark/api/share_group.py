@@ -145,16 +145,23 @@ class ShareGroup:
         return self._with(listeners=(*self._spec.listeners, listener))
 
     def listen_on(
-        self, address: str, *, advertised: str | None = None, tls: Tls | None = None, users: str | None = None
+        self,
+        address: str,
+        *,
+        advertised: str | None = None,
+        tls: Tls | None = None,
+        users: str | None = None,
+        login: str | None = None,
     ) -> ShareGroup:
         """Let clients of Kafka's protocol join the group at ``host:port``: its share consumers, unmodified. ``process``
         may be left out: then all records are for them. ``advertised``: the address that clients are told to connect to,
         if it is another one. ``tls``: for clients that connect with TLS only. ``users``: a file that `share-spark
-        gateway-user` writes; clients have to log in. Raises ConfigError."""
+        gateway-user` writes; clients have to log in. ``login="cluster"``: they log in at the Kafka cluster instead.
+        Raises ConfigError."""
         from share_spark.kafka.broker_connection import Address
 
         told = None if advertised is None else Address.parse(advertised)
-        return self._with(listen_on=Address.parse(address), advertised=told, tls=tls, users=users)
+        return self._with(listen_on=Address.parse(address), advertised=told, tls=tls, users=users, login=login)
 
     def start(self) -> ShareGroupQuery:
         """Check everything, claim the group, start the streaming query.

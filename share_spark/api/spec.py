@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from share_spark.kafka.options import KafkaOptions
 
 
+CLUSTER = "cluster"
+"""The ``login`` of clients at the Kafka cluster of the topics."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ShareGroupSpec:
     """The arguments of ``ShareGroup``'s methods of like names, parsed where they have a form. Topics are in exactly one
@@ -46,6 +50,7 @@ class ShareGroupSpec:
     advertised: Address | None = None
     tls: Tls | None = None
     users: str | None = None
+    login: str | None = None
 
     def __repr__(self) -> str:
         return ", ".join([repr(self.group_id), *(f"{name}={value}" for name, value in self._said())])
@@ -99,6 +104,12 @@ class ShareGroupSpec:
             raise ConfigError("listen_on: clients may come at any time, and availableNow ends: choose one")
         if self.config.delivery_order == DeliveryOrder.KEY:
             raise ConfigError("listen_on: clients take records of a key in any order, so delivery.order cannot be kept")
+        if self.login not in (None, CLUSTER):
+            raise ConfigError(f"login {self.login!r}: clients log in at the cluster, or by a file (users)")
+        if self.login is not None and self.users is not None:
+            raise ConfigError("clients log in at the cluster (login), or by a file (users): choose one")
+        if self.login is not None and self.kafka is None:
+            raise ConfigError("login: a table of topics has no cluster; clients log in by a file (users)")
         if self.handler is None and self.sink is not None:
             raise ConfigError("to_delta: there is no handler whose rows could be written: call process(handler)")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from share_spark.api.checkpoint import Checkpoint
 from share_spark.api.query import ShareGroupQuery
-from share_spark.api.spec import ShareGroupSpec
+from share_spark.api.spec import CLUSTER, ShareGroupSpec
 from share_spark.companion.delivery import CompanionDelivery
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delivery.no_handler import NoHandler
@@ -88,7 +88,9 @@ def _door(spec: ShareGroupSpec) -> ListeningGroup | None:
         spec.listen_on,
         stored=StoredGroups(spec.state, spec.spark, spec.config),
         advertised=spec.advertised,
-        door=Door.of(spec.listen_on, tls=spec.tls, users=spec.users),
+        door=Door.of(
+            spec.listen_on, tls=spec.tls, users=spec.users, cluster=spec.kafka if spec.login == CLUSTER else None
+        ),
         config=spec.config,
     )
 

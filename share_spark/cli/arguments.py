@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
+from share_spark.cli.config_files import GATEWAY_KEYS, START, ConfigFile, read_config, read_order
 from share_spark.cli.dead_letter_arguments import add_dead_letters, add_record
-from share_spark.cli.gateway_arguments import add_gateway, add_gateway_user
+from share_spark.cli.gateway_arguments import add_door, add_gateway, add_gateway_user, door_settings
 from share_spark.cli.written_values import not_negative, positive
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
@@ -42,11 +42,13 @@ def parse_job(arguments: Sequence[str]) -> Job:
         sys.path.insert(0, here)
     from share_spark.cli.job import Job  # takes half a second; commands without Spark do not import it
 
-    return Job.of(chosen, file.config.changed(settings), kafka)
+    listening = {} if given.listen is None else door_settings(given, file.gateway)
+    return Job.of(chosen, file.config.changed(settings), kafka, listening)
 
 
 _KEY = re.compile(r"[\w.-]+")
-_NOT_JOB = ("command", "config", "option", "kafka_option", "starting", "debug")
+_OF_DOOR = tuple(key.replace("-", "_") for key in GATEWAY_KEYS)
+_NOT_JOB = ("command", "config", "option", "kafka_option", "starting", "debug", *_OF_DOOR)
 
 
 def pairs_of(option: str, given: Iterable[str]) -> dict[str, str]:
@@ -172,6 +174,8 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
     add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
+    add("--listen", metavar="HOST:PORT", help="share consumers of Kafka join the group here; --handler may be left out")
+    add_door(command)
 
 
 def _add_groups(command: argparse.ArgumentParser) -> None:

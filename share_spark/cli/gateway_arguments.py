@@ -26,16 +26,22 @@ def add_gateway(command: ArgumentParser) -> None:
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     add("--config", metavar="FILE", help="TOML: topics in [job], [kafka] with credentials, [share_group], [gateway]")
     add("--listen", metavar="HOST:PORT", help=f"where clients connect to ({_LISTEN})")
-    add("--advertise", metavar="HOST:PORT", help="the address that clients are told, if it is another one")
+    add_door(command)
     add("--node-id", metavar="N", help="its number, if several gateways share the state (1)")
     add("--dead-letter", metavar="PATH", help="keep rejected and given-up records of all groups in this table")
+    add("--starting", metavar="WHERE", help="new groups start at earliest, latest (default) or by_duration:PT1H")
+    add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of all groups; repeatable")
+
+
+def add_door(command: ArgumentParser) -> None:
+    """Add the options of an address for clients."""
+    add = command.add_argument
+    add("--advertise", metavar="HOST:PORT", help="the address that clients are told, if it is another one")
     add("--tls-certificate", metavar="FILE", help="clients connect with TLS: the certificate chain in PEM ...")
     add("--tls-key", metavar="FILE", help="... its key in PEM, without a password ...")
     add("--tls-client-ca", metavar="FILE", help="... and the authorities of clients, who then need certificates")
     add("--users", metavar="FILE", help="clients log in by SASL: the file that `gateway-user` writes")
     add("--login", metavar="cluster", help="clients log in at the Kafka cluster, with its users and their rights there")
-    add("--starting", metavar="WHERE", help="new groups start at earliest, latest (default) or by_duration:PT1H")
-    add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of all groups; repeatable")
 
 
 def add_gateway_user(command: ArgumentParser) -> None:
@@ -56,7 +62,7 @@ def add_gateway_user(command: ArgumentParser) -> None:
 
 def door_settings(given: Namespace, file: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that [gateway] has too, by their keys there: command line over file over defaults."""
-    said = {key: getattr(given, key.replace("-", "_")) for key in GATEWAY_KEYS}
+    said = {key: getattr(given, key.replace("-", "_"), None) for key in GATEWAY_KEYS}
     return {"listen": _LISTEN, **file, **{key: value for key, value in said.items() if value is not None}}
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from share_spark.api.query import Trigger
 from share_spark.api.share_group import ShareGroup, share_group_of
 from share_spark.api.spec import ShareGroupSpec
+from share_spark.cli.gateway_arguments import tls_of
 from share_spark.delta.location import Location
 from share_spark.handlers.handler import Handler, as_handler
 from share_spark.kafka.options import KafkaOptions
@@ -32,12 +33,13 @@ _UNIT = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run, checked; make it with ``of``. ``starting``: the start that the user chose, None for the default."""
+    """One run, checked; make it with ``of``. ``starting``: the start that the user chose, None for the default.
+    ``listening``: where and how clients may come, by the keys of [gateway]; empty: they may not."""
 
     group: str
     topics: tuple[str, ...]
-    handler: Handler
     state: str
+    handler: Handler | None = None
     kafka: KafkaOptions | None = None
     topic_table: str | None = None
     dead_letter: str | None = None
@@ -49,26 +51,40 @@ class Job:
     query_name: str | None = None
     starting: str | None = None
     config: GroupConfig = DEFAULT_CONFIG
+    listening: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, chosen: Mapping[str, Any], config: GroupConfig, kafka: Mapping[str, str]) -> Job:
+    def of(
+        cls,
+        chosen: Mapping[str, Any],
+        config: GroupConfig,
+        kafka: Mapping[str, str],
+        listening: Mapping[str, str] | None = None,
+    ) -> Job:
         """Return the job. ``chosen`` has the keys of [job], with ``_``. Raises ConfigError, HandlerError."""
-        _require(chosen)
+        _require(chosen, needs_handler=not listening)
         for key in ("state", "topic_table"):
             if key in chosen:
                 Location.parse(chosen[key])
         source = _kafka_options(chosen, kafka)
         _check_output(chosen)
         names = {name: value for name, value in chosen.items() if name not in ("topic", "bootstrap_server", "cost")}
-        names["handler"] = as_handler(chosen["handler"], cost=chosen.get("cost"))
+        if "handler" in chosen:
+            names["handler"] = as_handler(chosen["handler"], cost=chosen.get("cost"))
         if "trigger" in chosen:
             names["trigger"] = _interval(chosen["trigger"])
-        return cls(**names, topics=tuple(chosen["topic"]), config=config, kafka=source)
+        topics = tuple(chosen["topic"])
+        return cls(**names, topics=topics, config=config, kafka=source, listening=listening or {})
 
     @property
     def source(self) -> str:
         """The place of the topics, as text."""
         return str(self.kafka.bootstrap_servers if self.kafka else self.topic_table)
+
+    @property
+    def handler_name(self) -> str:
+        """The name of the handler, for people."""
+        return "none: for clients only" if self.handler is None else self.handler.name
 
     def ask_broker(self) -> None:
         """Check that the topics exist; a cluster can be asked without Spark. Raises TopicError (TopicUnreachableError
@@ -88,7 +104,7 @@ class Job:
             kafka=self.kafka,
             table=None if self.topic_table is None else Location.parse(self.topic_table),
             topics=self.topics,
-            handler=as_handler(self.handler, output=self.output_schema),
+            handler=None if self.handler is None else as_handler(self.handler, output=self.output_schema),
             sink=self.to_delta,
             dead_letter=self.dead_letter,
             config=self.config,
@@ -96,11 +112,20 @@ class Job:
             name=self.query_name,
             trigger=Trigger(processing_time=self.trigger, available_now=self.available_now),
         )
-        return share_group_of(spec)
+        found, said = share_group_of(spec), self.listening
+        if not said:
+            return found
+        return found.listen_on(
+            said["listen"],
+            advertised=said.get("advertise"),
+            tls=tls_of(said),
+            users=said.get("users"),
+            login=said.get("login"),
+        )
 
 
-def _require(chosen: Mapping[str, Any]) -> None:
-    for name in ("group", "topic", "handler", "state"):
+def _require(chosen: Mapping[str, Any], *, needs_handler: bool) -> None:
+    for name in ("group", "topic", *(("handler",) if needs_handler else ()), "state"):
         if name not in chosen:
             raise ConfigError(f"--{name} is missing")
     check_group_id(chosen["group"])

@@ -51,7 +51,9 @@ def run(job: Job, spark: SparkSession, signals: StopSignals) -> RunTotals:
         return live.totals
     query = group.start()
     live.begin(query.engine.look)
-    _say(f"group {job.group}, topics {', '.join(job.topics)} of {job.source}, handler {job.handler.name}")
+    _say(f"group {job.group}, topics {', '.join(job.topics)} of {job.source}, handler {job.handler_name}")
+    if query.listensOn is not None:
+        _say(f"share consumers connect to {query.listensOn}")
     _say(f"start: {start_text(job, query)}; state in {job.state}")
     _say_dynamic_configs(spark, job)
     try:

@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import AcknowledgeType, KafkaException
 from kio.schema.errors import ErrorCode
 
+from share_spark import ShareGroup
 from share_spark.kafka.broker_connection import Address, LoginRefusedError
 from tests.kafka.test_gateway_on_kafka import produce
 from tests.support.cluster_of_users import (
@@ -30,6 +32,9 @@ from tests.support.share_consumers import consumer, work_off
 from tests.unit.gateway.test_access import heartbeat
 from tests.unit.gateway.test_login import handshake
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 ACCEPT = AcknowledgeType.ACCEPT
 
 
@@ -44,6 +49,23 @@ def test_a_user_of_the_cluster_consumes(cluster_of_users: ClusterOfUsers, addres
     produce(cluster_of_users.bootstrap, TOPIC, range(100))
     with consumer(address, topic=TOPIC, group=GROUP, security=security(ALICE, mechanism)) as found:
         work_off(found, 100, lambda _: ACCEPT)
+
+
+def test_a_spark_query_that_listens_lets_users_of_the_cluster_in(
+    spark: SparkSession, cluster_of_users: ClusterOfUsers, tmp_path: Path
+) -> None:
+    produce(cluster_of_users.bootstrap, TOPIC, range(20))
+    options = dict(cluster_of_users.options().values)
+    group = ShareGroup(GROUP, spark=spark, state=str(tmp_path)).kafka(options.pop("bootstrap.servers"), **options)
+    group = group.subscribe(TOPIC).option("share.auto.offset.reset", "earliest")
+    query = group.listen_on("127.0.0.1:0", login="cluster").start()
+    address = Address.parse(str(query.listensOn))
+    with consumer(address, topic=TOPIC, group=GROUP, security=security(ALICE)) as found:
+        work_off(found, 20, lambda _: ACCEPT)
+    with pytest.raises(LoginRefusedError), asking_as(address, ALICE, password="wrong"):
+        pass
+    query.stop()
+    assert query.exception() is None
 
 
 @pytest.mark.parametrize(

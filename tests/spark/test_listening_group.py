@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,7 @@ from share_spark import Ack, ShareGroup
 from share_spark.kafka.broker_connection import Address
 from share_spark.model.errors import ConfigError, EnvironmentFault, FencedError
 from tests.kafka.test_broker import create_topic, produce
+from tests.support.cluster import ROOT
 from tests.support.share_consumers import GROUP, TOPIC, Place, consumer, polled, refuse_errors, work_off
 from tests.support.topic_log_cases import fresh_name
 
@@ -99,6 +103,23 @@ def test_a_query_that_is_replaced_refuses_its_clients_and_the_other_serves_them(
     second.stop()
 
 
+@pytest.mark.slow
+def test_the_job_lets_consumers_in(tmp_path: Path) -> None:
+    place = Place.below(tmp_path)
+    place.produce(1, 100)
+    job = [sys.executable, str(ROOT / "jobs" / "share_gateway.py"), "--group", GROUP, "--topic", TOPIC]
+    ways = ["--topic-table", place.topics, "--state", place.state, "--starting", "earliest", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen([*job, *ways], stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        told = next(line for line in process.stderr if "connect to " in line)
+        host, _, port = told.strip().rpartition("connect to ")[2].rpartition(":")
+        with consumer(Address(host, int(port))) as found:
+            assert sum(work_off(found, 100, lambda _: ACCEPT).values()) == 100
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(60) == 0, rest
+
+
 def test_bad_input_is_one_line_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     place = Place.below(tmp_path)
     group = share_group(spark, place)
@@ -116,6 +137,12 @@ def test_bad_input_is_one_line_and_changes_nothing(spark: SparkSession, tmp_path
         group.ordered_by_key().start()
     with pytest.raises(ConfigError, match="is not an address"):
         group.listen_on("9092")
+    with pytest.raises(ConfigError, match="login 'kerberos'"):
+        group.listen_on("127.0.0.1:0", login="kerberos").start()
+    with pytest.raises(ConfigError, match="choose one"):
+        group.listen_on("127.0.0.1:0", login="cluster", users="users.toml").start()
+    with pytest.raises(ConfigError, match="a table of topics has no cluster"):
+        group.listen_on("127.0.0.1:0", login="cluster").start()
     with pytest.raises(ConfigError, match="there is no handler"):
         group.to_delta(str(tmp_path / "bills")).start()
     assert not Path(place.state).exists()
