@@ -175,6 +175,11 @@ class ClientQueue:
             self._news.wait_for(lambda: self._asked or self._group_ask or self._is_woken, max(0.0, seconds))
             self._is_woken = False
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether a client waits for new records. From any thread."""
+        return bool(self._watched)
+
     def stop_waiting(self) -> None:
         """See ``Clients``."""
         with self._news:

@@ -40,7 +40,10 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 _IDLE_WAIT_S = 0.1
-"""The time after which an idle loop looks at the logs of its topics."""
+"""The time after which an idle loop looks at the logs of its topics, if a client waits for new records."""
+
+_UNWATCHED_WAIT_S = 1.0
+"""The same if none does: a gateway may have a thousand groups whose clients have gone."""
 
 _LOG_ENDS_AGE_MS = 80
 """The age that log ends of a cluster may have: a busy loop would spend half its time on asking for them. It is below
@@ -279,4 +282,4 @@ class GroupHost:
             batch_id += 1
             if not progress.idle:
                 opened.maintenance.note(progress.touched, opened.store.segment)
-            self.clients.wait(_IDLE_WAIT_S)
+            self.clients.wait(_IDLE_WAIT_S if self.clients.is_watched else _UNWATCHED_WAIT_S)

@@ -89,6 +89,7 @@ class BackgroundMaintenance:
     _changed: set[int] | None = None
     _segment: int = -1
     _pruned: int = -1
+    _filed_version: int = -1
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -181,8 +182,11 @@ class BackgroundMaintenance:
                 )
 
     def _file_notes(self) -> None:
-        """Write the rows in the notes of commits into files, those of other groups too: their engine may be dead."""
-        self._kept_log().file_noted_rows()
+        """Write the rows in the notes of commits into files, if the engine has made commits since the last time."""
+        version = self.store.log.version
+        if version != self._filed_version:
+            self._kept_log().file_noted_rows()
+            self._filed_version = version
 
     def _refresh(self) -> None:
         with self._lock:
@@ -267,6 +271,7 @@ class BackgroundMaintenance:
             return
         self._clean_at_s = time.monotonic() + _CLEAN_INTERVAL_S
         self._status = self._status or KeptTable(self.spark, state_table(self.location))
+        self._kept_log().file_noted_rows()  # those of other groups too, whose engine may be dead
         before_ms = wall_clock_ms() - self.log_retention_ms
         for table in (self._kept_log(), self._status):
             if (log := table.log()) is not None and (removed := remove_old_versions(log, before_ms)):

@@ -121,19 +121,21 @@ def load_log(session: SparkSession, table: Location, version: int) -> DataFrame:
     missing = [field for field in columns_in(LOG_COLUMNS) if field.name not in log.columns]
     if missing:
         log = log.withColumns({field.name: F.lit(None).cast(field.dataType) for field in missing})
-    noted = _noted_rows(CommitFiles.at(session, table.directory(session)), version)
+    noted = _noted_rows(session, table, version)
     if not noted:
         return log
     rows = table_of(noted, arrow_schema(columns_in(LOG_COLUMNS)))
     return log.unionByName(session.createDataFrame(rows, columns_in(LOG_COLUMNS)))
 
 
-def _noted_rows(files: CommitFiles, version: int) -> Sequence[NotedRows]:
+def _noted_rows(session: SparkSession, table: Location, version: int) -> Sequence[NotedRows]:
     """Return the rows that are in no file as of ``version``."""
+    files = CommitFiles.at(session, table.directory(session))
     try:
         return TableLog.open(files, version=version).noted
     except UnknownTableError:
-        return _noted_rows_before(files, version)
+        may_have = table.properties(session).get(_FORMAT) == str(NOTED_FORMAT_VERSION)
+        return _noted_rows_before(files, version) if may_have else ()
 
 
 def _noted_rows_before(files: CommitFiles, version: int) -> Sequence[NotedRows]:
