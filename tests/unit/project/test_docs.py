@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.python_blocks import python_blocks
 from tests.support.reference import REFERENCE, reference
 
 ROOT = Path(__file__).parents[3]
@@ -49,9 +50,19 @@ def test_the_readme_is_a_front_page() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))):
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_excerpts_are_in_the_code() -> None:
+    """The first line of each names its file."""
+    excerpts = python_blocks((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert excerpts
+    for excerpt in excerpts:
+        place, _, code = excerpt.removeprefix("# ").partition("\n")
+        assert code in (ROOT / place).read_text(encoding="utf-8"), excerpt
 
 
 def test_a_citation_of_a_range_cites_all_of_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import pydoc
 import subprocess
@@ -23,6 +24,10 @@ def test_a_public_name_is_one_of_the_package() -> None:
     assert sorted(share_spark._MODULE_OF) == sorted(share_spark.__all__)
     with pytest.raises(AttributeError, match="no attribute 'ShareGruop'"):
         _ = share_spark.ShareGruop
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert share_spark.__version__ == importlib.metadata.version("share_spark")
 
 
 def test_help_shows_the_public_classes() -> None:
