@@ -259,11 +259,12 @@ class GroupLog:
             meanwhile(None)  # clean-up goes upwards: some may have gone before they were read
         place = {"group_id": note.group_id, "segment": str(note.segment)}
         files = [direct.begin(rows(), place)] if noted is None else []
-        self.version = direct.commit(files, note=noted or note.to_json(), meanwhile=meanwhile)
+        version = direct.commit(files, note=noted or note.to_json(), meanwhile=meanwhile)
         if len(direct.log.active) > _MOST_FILES:
             direct.log.forget_files()
         # What this append decided is valid. But a run that was stopped in it for long must not call handlers any more.
-        self.refuse_if_fenced()
+        self._refuse_claims_after(version)
+        self.version = version  # not before: if the look fails, the log is asked whether this append happened
         return highest
 
     def _look_beyond_clean_up(self) -> int:
@@ -296,7 +297,10 @@ class GroupLog:
     def refuse_if_fenced(self) -> None:
         """Raise FencedError if another run has claimed the group since our last look. This is no look itself: an append
         of our own whose outcome is unknown must still be found."""
-        for _, note in self.opened().after(self.version):
+        self._refuse_claims_after(self.version)
+
+    def _refuse_claims_after(self, version: int) -> None:
+        for _, note in self.opened().after(version):
             self._refuse_foreign(note)
 
     def tail_since(self, before: LogTail) -> LogTail:

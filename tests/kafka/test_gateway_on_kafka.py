@@ -234,7 +234,7 @@ def batches_of_ten(broker: str, topic: str) -> ids.TopicPartition:
     """Five of them."""
     create_topic(broker, topic, partitions=1)
     for first in range(0, 50, 10):
-        produce(broker, topic, range(first, first + 10), linger_ms=1_000)
+        produce(broker, topic, range(first, first + 10), linger_ms=5_000, batch_num_messages=10)
     return ids.TopicPartition(topic, 0)
 
 
