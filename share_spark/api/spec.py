@@ -128,11 +128,6 @@ class ShareGroupSpec:
         return self.table
 
     @property
-    def handler_name(self) -> str:
-        """The name of the handler, for people."""
-        return "none: for clients only" if self.handler is None else self.handler.name
-
-    @property
     def required_handler(self) -> Handler:
         """The handler. Raises ConfigError if there is none."""
         if self.handler is None:

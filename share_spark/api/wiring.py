@@ -20,6 +20,7 @@ from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, OutputSink, TopicLog
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
+from share_spark.handlers.handler import shown_name
 from share_spark.kafka.dead_letter_topic import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance, log_retention_ms
@@ -140,7 +141,7 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None, door: Listenin
         door=door,
         without_secrets=str if spec.kafka is None else spec.kafka.without_secrets,
     )
-    query.start(spec.handler_name)
+    query.start(shown_name(spec.handler))
     return query
 
 

@@ -81,11 +81,6 @@ class Job:
         """The place of the topics, as text."""
         return str(self.kafka.bootstrap_servers if self.kafka else self.topic_table)
 
-    @property
-    def handler_name(self) -> str:
-        """The name of the handler, for people."""
-        return "none: for clients only" if self.handler is None else self.handler.name
-
     def ask_broker(self) -> None:
         """Check that the topics exist; a cluster can be asked without Spark. Raises TopicError (TopicUnreachableError
         in bounded time)."""

@@ -16,6 +16,7 @@ from share_spark.cli.live_progress import EVERY_S, LiveProgress
 from share_spark.cli.run_report import RunTotals, histogram_lines, summary_lines
 from share_spark.cli.signals import StopSignals
 from share_spark.delta.location import Location
+from share_spark.handlers.handler import shown_name
 from share_spark.maintenance.heartbeat import dynamic_config_file
 from share_spark.model.dynamic_config import configs_text
 from share_spark.model.errors import ConfigError, ShareError, StateError
@@ -51,7 +52,7 @@ def run(job: Job, spark: SparkSession, signals: StopSignals) -> RunTotals:
         return live.totals
     query = group.start()
     live.begin(query.engine.look)
-    _say(f"group {job.group}, topics {', '.join(job.topics)} of {job.source}, handler {job.handler_name}")
+    _say(f"group {job.group}, topics {', '.join(job.topics)} of {job.source}, handler {shown_name(job.handler)}")
     if query.listensOn is not None:
         _say(f"share consumers connect to {query.listensOn}")
     _say(f"start: {start_text(job, query)}; state in {job.state}")

@@ -15,15 +15,18 @@ which has begun with a file.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from share_spark.delta.commit_files import note_fields
+from share_spark.delta.commit_files import CommitFile, CommitFiles, note_fields
 
 if TYPE_CHECKING:
     from share_spark.delta.direct_append import DirectAppends
+
+_log = logging.getLogger(__name__)
 
 NOTED, FILED = "share_spark-noted", "share_spark-filed"
 """The names of the numbers: the newest version with rows in its note, and the one up to which they are in files."""
@@ -64,6 +67,36 @@ def noted_rows(version: int, note: str | None, partition_columns: Iterable[str])
     return NotedRows(version, values, fields, rows)
 
 
+def notes_after(
+    noted: list[NotedRows], version: int, commit: CommitFile, partition_columns: Iterable[str]
+) -> list[NotedRows]:
+    """Return the rows of notes that are in no file after a commit, from those before it: with the rows of its own note,
+    and without those that are in a file now, or that RESTORE has taken back."""
+    if commit.operation == "RESTORE":
+        noted = []
+    if (filed := commit.transactions.get(FILED)) is not None:
+        noted = [one for one in noted if one.version > filed]
+    found = noted_rows(version, commit.note, partition_columns)
+    return noted if found is None else [*noted, found]
+
+
+def notes_between(files: CommitFiles, first: int, last: int, partition_columns: Sequence[str]) -> list[NotedRows]:
+    """Return the rows in the notes of these commits that are in no file after the last of them; no rows at all if one
+    of them was removed: a reader that misses rows says so."""
+    noted: list[NotedRows] = []
+    for version in range(first, last + 1):
+        if (commit := files.read(version)) is None:
+            _log.warning("%s: rows are gone with commit %s, which was removed", files.directory, version)
+            return []
+        noted = notes_after(noted, version, commit, partition_columns)
+    return noted
+
+
+def partition_of(values: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return a partition by the values of its columns, in whatever order a writer has them."""
+    return frozenset(values.items())
+
+
 def table_of(noted: Iterable[NotedRows], columns: pa.Schema) -> pa.Table:
     """Return the rows with these columns, in the order of their versions; a column that is nowhere is null."""
     rows = [one.fields | dict(row) for one in noted for row in one.rows]
@@ -72,9 +105,9 @@ def table_of(noted: Iterable[NotedRows], columns: pa.Schema) -> pa.Table:
 
 def by_partition(noted: Iterable[NotedRows]) -> list[list[NotedRows]]:
     """Return the notes of each partition together, in the order of their versions."""
-    found: dict[tuple[tuple[str, str], ...], list[NotedRows]] = {}
+    found: dict[frozenset[tuple[str, str]], list[NotedRows]] = {}
     for one in noted:
-        found.setdefault(tuple(one.values.items()), []).append(one)
+        found.setdefault(partition_of(one.values), []).append(one)
     return list(found.values())
 
 

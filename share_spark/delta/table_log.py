@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -22,7 +21,16 @@ from pyspark.sql.types import StructType
 from share_spark.delta.checkpoint_files import TooLargeError, checkpoint_actions
 from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, parse_commit
 from share_spark.delta.data_file import parquet_of
-from share_spark.delta.noted_rows import FILED, NOTED, NotedRows, by_partition, noted_rows, table_of
+from share_spark.delta.noted_rows import (
+    FILED,
+    NOTED,
+    NotedRows,
+    by_partition,
+    notes_after,
+    notes_between,
+    partition_of,
+    table_of,
+)
 from share_spark.delta.table_features import (
     catalog_feature,
     has_limited_texts,
@@ -34,8 +42,6 @@ from share_spark.delta.table_layout import TableColumns, TableLayout, unknown_pa
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.spark.files import Ready, written
 from share_spark.spark.schemas import arrow_schema
-
-_log = logging.getLogger(__name__)
 
 MOST_CHECKPOINT_BYTES = 64 << 20
 """The size of a checkpoint of some 500,000 files. Larger ones are left to Spark."""
@@ -135,7 +141,9 @@ class TableLog:
             self._take(checkpoint_actions(self.files, paths, with_files=self.keeps_files, most_bytes=most_bytes))
         except TooLargeError as reason:
             raise UnknownTableError(str(reason)) from reason
-        self._take_notes_before()
+        filed = self.transactions.get(FILED, -1)
+        if self.transactions.get(NOTED, -1) > filed:
+            self.noted = notes_between(self.files, filed + 1, self.version, self.partition_columns)
         if version is None:
             self._follow()
         else:
@@ -239,7 +247,7 @@ class TableLog:
             raise UnknownTableError(f"commit {self.version + 1} cannot be read: {fault}") from fault
         self._take(actions_in(text) if self.keeps_files else commit.actions)
         self.version += 1
-        self._take_note(self.version, commit)
+        self.noted = notes_after(self.noted, self.version, commit, self.metadata.get("partitionColumns") or ())
         return commit
 
     @property
@@ -255,8 +263,8 @@ class TableLog:
         that has none any more was dropped, and is not begun again."""
         if not (self.noted and self.keeps_files and self.partition_columns):
             return self.noted
-        partitions = {tuple(sorted(file.values.items())) for file in self.active.values()}
-        return [one for one in self.noted if tuple(sorted(one.values.items())) in partitions]
+        partitions = {partition_of(file.values) for file in self.active.values()}
+        return [one for one in self.noted if partition_of(one.values) in partitions]
 
     def data_file(self, path: str) -> pq.ParquetFile:
         """Open one of ``row_files``, by its path there. Raises UnknownTableError: it is another table's, or gone."""
@@ -376,25 +384,3 @@ class TableLog:
             if self.keeps_files and (removed := action.get("remove")):
                 self.active.pop(removed["path"], None)
         self.active |= came
-
-    def _take_note(self, version: int, commit: CommitFile) -> None:
-        """Add the rows in the note of a commit; drop those that are in a file now, or that RESTORE has taken back."""
-        if commit.operation == "RESTORE":
-            self.noted = []
-        if (filed := commit.transactions.get(FILED)) is not None:
-            self.noted = [one for one in self.noted if one.version > filed]
-        if (found := noted_rows(version, commit.note, self.partition_columns)) is not None:
-            self.noted.append(found)
-
-    def _take_notes_before(self) -> None:
-        """Read the rows of notes that are older than the checkpoint, and in no file. Those of a table whose log was
-        cleaned up beyond them are gone: a reader that misses rows says so."""
-        filed = self.transactions.get(FILED, -1)
-        if self.transactions.get(NOTED, -1) <= filed:
-            return
-        for version in range(filed + 1, self.version + 1):
-            if (commit := self.files.read(version)) is None:
-                _log.warning("%s: rows are gone with commit %s, which was removed", self.files.directory, version)
-                self.noted = []
-                return
-            self._take_note(version, commit)

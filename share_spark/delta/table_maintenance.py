@@ -161,7 +161,7 @@ class KeptTable:
         except NotImplementedError as reason:
             _log.debug("%s is appended to by Spark: %s", self.place, reason)
             session = self.spark_for("rows in the notes of commits are written into files")
-            rows = session.createDataFrame(table_of(log.noted, arrow_schema(log.schema)), log.schema)
+            rows = session.createDataFrame(table_of(log.counting_notes(), arrow_schema(log.schema)), log.schema)
             self.place.append(rows, {"txnAppId": FILED, "txnVersion": str(log.version)})
 
     def size(self) -> TableSize:

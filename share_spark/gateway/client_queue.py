@@ -88,12 +88,12 @@ class ClientQueue:
 
     @property
     def is_open(self) -> bool:
-        """Whether an engine takes what is asked."""
+        """Return whether an engine takes what is asked."""
         return self._is_open
 
     @property
     def was_replaced(self) -> bool:
-        """Whether the engine has ended because another one, elsewhere, has the group."""
+        """Return whether the engine has ended because another one, elsewhere, has the group."""
         return self._was_replaced
 
     async def is_open_within(self, seconds: float) -> bool:
@@ -177,7 +177,7 @@ class ClientQueue:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a client waits for new records. From any thread."""
+        """Return whether a client waits for new records. From any thread."""
         return bool(self._watched)
 
     def stop_waiting(self) -> None:

@@ -293,6 +293,11 @@ def handler_name(handler: object) -> str:
     return f"{getattr(named, '__module__', None) or '?'}:{getattr(named, '__qualname__', '?')}"
 
 
+def shown_name(handler: Handler | None) -> str:
+    """Return the name of a group's handler, for people."""
+    return "none: for clients only" if handler is None else handler.name
+
+
 def _declared(function: Any) -> _Declared:
     """Return what a decorator has noted: on the function, object or class, or on its ``__call__``."""
     noted = (getattr(one, _DECLARED, None) for one in (function, *called(function)))

@@ -60,12 +60,10 @@ class HadoopFiles(StorageFiles):
 
     def read(self, path: str) -> bytes | None:
         at = self._path_class(path)
-        if not self._files.exists(at):  # sooner answered than an exception
-            return None
         try:
             stream = self._files.open(at)
-        except Py4JJavaError:
-            if self._files.exists(at):
+        except Py4JJavaError as fault:
+            if "FileNotFoundException" not in _class_name(fault) and self._files.exists(at):
                 raise
             return None
         try:
@@ -147,7 +145,7 @@ class HadoopFiles(StorageFiles):
         try:
             self._log_store().write(self._path_class(path), actions, False, self._configuration)
         except Py4JJavaError as fault:
-            if "FileAlreadyExistsException" not in str(fault.java_exception.getClass().getName()):
+            if "FileAlreadyExistsException" not in _class_name(fault):
                 raise
             return False
         return True
@@ -161,3 +159,7 @@ class HadoopFiles(StorageFiles):
         stream = self._files.create(self._path_class(path), overwrite)
         stream.write(content)
         stream.close()
+
+
+def _class_name(fault: Py4JJavaError) -> str:
+    return str(fault.java_exception.getClass().getName())

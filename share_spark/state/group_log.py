@@ -255,8 +255,8 @@ class GroupLog:
         if self.version < direct.log.version:
             for _, found in takewhile(lambda commit: commit.version <= direct.log.version, commits.after(self.version)):
                 note_of_others(found)
-        if self.version < direct.log.version and not commits.holds(self.version):
-            meanwhile(None)  # clean-up goes upwards: some may have gone before they were read
+            if not commits.holds(self.version):
+                meanwhile(None)  # clean-up goes upwards: some may have gone before they were read
         place = {"group_id": note.group_id, "segment": str(note.segment)}
         files = [direct.begin(rows(), place)] if noted is None else []
         version = direct.commit(files, note=noted or note.to_json(), meanwhile=meanwhile)

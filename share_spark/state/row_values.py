@@ -5,7 +5,7 @@ For few ranges: a row is made in microseconds, where its Arrow columns take most
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from share_spark.engine.attempts import EndedAttempt
@@ -31,11 +31,8 @@ def share_values(topic: str, record: ShareRecord, ended: Sequence[EndedAttempt] 
         "leader_epoch": record.leader_epoch,
         "start_offset": record.start_offset,
     }
-    failed = [one for one in ended if one.error is not None]
-    names = (*RANGE_COLUMNS, *MARK_COLUMNS, "ended", "errors")
-    return row | dict(_lists(names, (*split_ranges(record.batches), ended, failed)))
-
-
-def _lists(names: Sequence[str], lists: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    for name, some in zip(names, lists, strict=True):
-        yield name, [{one: getattr(item, one) for one in _FIELDS[name]} for item in some]
+    lists = (*split_ranges(record.batches), ended, [one for one in ended if one.error is not None])
+    return row | {
+        column: [{name: getattr(item, name) for name in names} for item in some]
+        for (column, names), some in zip(_FIELDS.items(), lists, strict=True)
+    }

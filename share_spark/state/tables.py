@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_metadata import add_missing_columns, change_properties
 from share_spark.delta.location import Location
-from share_spark.delta.noted_rows import FILED, NotedRows, noted_rows, table_of
+from share_spark.delta.noted_rows import FILED, NotedRows, notes_between, table_of
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
 from share_spark.spark.on_demand import AnySpark, session_of
@@ -65,6 +65,9 @@ STAMP_COLUMNS = (
 )
 """The writer and the time: a row is valid only if no higher epoch was claimed at a lower table version. ``at_ms``: the
 time of the micro-batch, by which locks are judged; ``written_at``: the writer's clock."""
+
+PARTITION_COLUMNS = ("group_id", "segment")
+"""The partition columns of the log."""
 
 LOG_COLUMNS = f"group_id string, segment int, {RECORD_COLUMNS}, {STAMP_COLUMNS}"
 
@@ -139,15 +142,12 @@ def _noted_rows(session: SparkSession, table: Location, version: int) -> Sequenc
 
 
 def _noted_rows_before(files: CommitFiles, version: int) -> Sequence[NotedRows]:
-    """Return the same where only Spark can read the table: from the commits back to the last one that was filed."""
-    found: list[NotedRows] = []
-    filed = -1
-    while version > filed and (commit := files.read(version)) is not None:
-        filed = max(filed, commit.transactions.get(FILED, -1))
-        rows = noted_rows(version, commit.note, ("group_id", "segment"))
-        found += [] if rows is None else [rows]
-        version -= 1
-    return [one for one in reversed(found) if one.version > filed]
+    """Return the same where only Spark can read the table: by the newest commit that says what is in files. The first
+    commit with rows that are not says it, too."""
+    newest = version
+    while (commit := files.read(newest)) is not None and FILED not in commit.transactions:
+        newest -= 1
+    return () if commit is None else notes_between(files, commit.transactions[FILED] + 1, version, PARTITION_COLUMNS)
 
 
 def ensure_tables(spark: AnySpark, location: Location) -> None:
@@ -161,7 +161,7 @@ def ensure_tables(spark: AnySpark, location: Location) -> None:
         if state in found:
             session = session_of(spark, f"{state} has rows of a log that was removed")
             state.delta_table(session).delete()
-        log.create(spark, LOG_COLUMNS, partitioned_by=("group_id", "segment"), properties=_LOG_PROPERTIES)
+        log.create(spark, LOG_COLUMNS, partitioned_by=PARTITION_COLUMNS, properties=_LOG_PROPERTIES)
     if state not in found:
         state.create(
             spark, f"{STATE_COLUMNS}, bucket int", partitioned_by=("group_id", "bucket"), properties=_STATE_PROPERTIES

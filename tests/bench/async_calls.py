@@ -24,7 +24,8 @@ from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.record_reader import RecordReader
 from share_spark.model.ids import TopicPartition
 from share_spark.topics.topic_file_rows import RecordFile, TopicFileReader
-from tests.bench.waiting import CALLS, SECONDS, WARM_UP_S, ask, bare_calls, processor_s
+from tests.bench.harness import processor_s
+from tests.bench.waiting import CALLS, SECONDS, WARM_UP_S, ask, bare_calls
 from tests.support.companion_process import CompanionProcess, companion
 
 PARTITIONS, RECORDS = 4, 200_000

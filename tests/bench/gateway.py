@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from share_spark import EmbeddedTopicLog
 from share_spark.topics.topic_producer import Message
-from tests.bench.harness import Measure, compare, report, say
+from tests.bench.harness import Measure, compare, processor_s, report, say
 from tests.bench.workloads import Scratch, create_topic, fill, share_group_from_earliest
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "1000000"))
@@ -38,9 +38,6 @@ COMMITS, APPENDED = 500, 200_000
 CONSUMERS = (1, 8)
 MOST_BUSY_S = 4.0
 """Processor time of the gateway for a million records."""
-
-_TICKS = (11, 12)
-"""Places in /proc/<pid>/stat, behind the name: the ticks of the processor (user, system)."""
 
 CONSUMER = """
 import json, sys, time
@@ -189,10 +186,10 @@ def kafka_group(bootstrap: str) -> str:
 
 def consumed(bootstrap: str, group: str, case: Case, process: int | None = None) -> Consumed:
     """Consume with so many processes. ``process``: the gateway."""
-    before_s, wanted = _processor_s(process), case.topic.records
+    before_s, wanted = _gateway_s(process), case.topic.records
     running = [_consumer(bootstrap, group, case.topic.name, MOST_S, 0) for _ in range(case.consumers)]
     found = [json.loads(one.communicate(timeout=2 * MOST_S)[0]) for one in running]
-    busy_s, records = _processor_s(process) - before_s, sum(one["records"] for one in found)
+    busy_s, records = _gateway_s(process) - before_s, sum(one["records"] for one in found)
     assert records >= wanted, f"{records:,} of {wanted:,} records have come"
     seen = [one for one in found if one["records"]]
     seconds = max(one["last"] for one in seen) - min(one["first"] for one in seen)
@@ -211,12 +208,9 @@ def _consumer(bootstrap: str, group: str, topic: str, most_s: float, commits: in
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def _processor_s(process: int | None) -> float:
-    """Return the processor time that it has used until now; 0 for None."""
-    if process is None:
-        return 0.0
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(fields[at]) for at in _TICKS) / os.sysconf("SC_CLK_TCK")
+def _gateway_s(process: int | None) -> float:
+    """Return the processor time of the gateway until now; 0 if there is none."""
+    return 0.0 if process is None else processor_s(process)
 
 
 def _table(spark: SparkSession, place: Path, topic: Topic) -> str:

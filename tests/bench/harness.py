@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -73,6 +74,24 @@ def report(name: str, title: str, measures: Sequence[Measure], notes: Sequence[s
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps([asdict(line) for line in measures], indent=1) + "\n")
     return all(line.met is not False for line in measures)
+
+
+def processor_s(process: int) -> float:
+    """The processor time that a process has used until now."""
+    return sum(int(ticks) for ticks in map(_stat(process).__getitem__, _TICKS)) / os.sysconf("SC_CLK_TCK")
+
+
+def parent_of(process: int) -> int:
+    """The process that began it."""
+    return int(_stat(process)[_PARENT])
+
+
+_PARENT, _TICKS = 1, (11, 12)
+"""Places in /proc/<pid>/stat, behind the name: the parent, and the ticks of the processor (user, system)."""
+
+
+def _stat(process: int) -> list[str]:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 def say(text: str) -> None:

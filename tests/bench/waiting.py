@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from share_spark import Ack, EmbeddedTopicLog, Record, ShareGroup
 from share_spark.topics.topic_producer import Message
 from tests.bench.calls_elsewhere import in_turn
-from tests.bench.harness import compare, report, say
+from tests.bench.harness import compare, parent_of, processor_s, report, say
 from tests.bench.workloads import Scratch
 
 CALLS = int(os.environ.get("BENCH_CALLS", "1000"))
@@ -34,9 +34,6 @@ MEDIAN_S, SIGMA = 0.2, 1.0
 MEAN_S = MEDIAN_S * math.exp(SIGMA**2 / 2)
 WARM_UP_S, BATCH = 5.0, 500
 KEYS = 10_000
-_PARENT, _TICKS = 1, (11, 12)
-"""Places in /proc/<pid>/stat, behind the name: the parent, and the ticks of the processor (user, system)."""
-
 FAST, SLOW_S, RATE = 1_500, 60.0, 50
 
 
@@ -138,21 +135,11 @@ def _companion_s() -> float:
     """The processor time that the companion beside this driver has used; 0 if there is none, on a cluster."""
     for process in Path("/proc").iterdir():
         with suppress(OSError):
-            if process.name.isdigit() and b"share_spark.companion.program" in (process / "cmdline").read_bytes():
-                number = int(process.name)
-                if int(_stat(number)[_PARENT]) == os.getpid():
-                    return processor_s(number)
+            number = int(process.name) if process.name.isdigit() else 0
+            is_companion = number and b"share_spark.companion.program" in (process / "cmdline").read_bytes()
+            if is_companion and parent_of(number) == os.getpid():
+                return processor_s(number)
     return 0.0
-
-
-def processor_s(process: int) -> float:
-    """The processor time that a process has used."""
-    fields = _stat(process)
-    return sum(int(fields[at]) for at in _TICKS) / os.sysconf("SC_CLK_TCK")
-
-
-def _stat(process: int) -> list[str]:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 class _Accepted:
