@@ -142,7 +142,9 @@ def test_a_commit_file() -> None:
         {"add": {"path": "p", "dataChange": True}},
     ]
     text = "\n".join(map(json.dumps, lines))
-    assert parse_commit(text) == CommitFile(properties={"a": "1"}, note="note", adds_data=True, blind=False)
+    assert parse_commit(text) == CommitFile(
+        properties={"a": "1"}, note="note", adds_data=True, blind=False, operation="WRITE"
+    )
     moved = json.dumps({"add": {"path": "p", "dataChange": False}})
     assert parse_commit(moved) == CommitFile(properties=None, note=None, adds_data=False, blind=False)
     assert AppendNote.from_json("not a note of ours") is None
