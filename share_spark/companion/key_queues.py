@@ -9,11 +9,15 @@ or in a list with records of other keys.
     b@11 is released    ->  b@13 is held back: it comes again with b@11
 
 The driver acquires more records before it knows all answers. It takes for granted that a record which it has handed
-over comes before its successors. So a key stays held back until the driver acquires with the knowledge of that answer:
+over comes before its successors. So what is behind a record that comes back stays held back until the driver acquires
+with the knowledge of that answer:
 
     companion    b@11 released, b@13 held back     Answered 7
     driver                                                      HandOver (answers 6)    has b@15: held back as well
     driver                                         takes 7      HandOver (answers 7)    has b@11, b@13, b@15
+
+What is before it does not: two records of a key that become free at different times would hold back each other for
+ever, each time one is acquired before the answer for the other one is known.
 
 ``engine.key_order`` has the rule for records that were not handed over, and hold back others.
 """
@@ -45,13 +49,14 @@ class _Key:
 
 
 class KeyQueues(WaitingRecords):
-    """The records that wait, in order of their keys. ``_held``: keys that are held back until the driver knows the
-    answers up to this message; ``_barred``: the same for all keys. ``_ended``: keys whose call has ended."""
+    """The records that wait, in order of their keys. ``_held``: offsets of records that came back, what is behind them
+    is held back until the driver knows the answers up to this message; ``_barred``: the same for all keys. ``_ended``:
+    keys whose call has ended."""
 
     def __init__(self) -> None:
         super().__init__()
         self._keys: dict[_Place, _Key] = {}
-        self._held: dict[_Place, int] = {}
+        self._held: dict[_Place, dict[int, int]] = {}
         self._barred = 0
         self._ended: list[_Place] = []
 
@@ -61,7 +66,7 @@ class KeyQueues(WaitingRecords):
     def add(self, handed: Handed, block: CallBlock, read: ReadBatch, now: float, sent: int) -> list[HeldBack]:
         """Add the records of a batch, and return those that are held back."""
         known = handed.message.answers_known
-        self._held = {place: number for place, number in self._held.items() if number > known}
+        self._forget_known(known)
         waits_ms = read.waits_ms or [FREE] * len(read.records)
         held = []
         for position, record in enumerate(read.records):
@@ -69,8 +74,8 @@ class KeyQueues(WaitingRecords):
             place = _place(one)
             if place is None:
                 self._records.append(one)
-            elif wait_ms != FREE or place in self._held or known < self._barred:
-                self._held[place] = sent + 1
+            elif wait_ms != FREE or self._is_held(place, record.offset) or known < self._barred:
+                self._hold_behind(place, record.offset, sent + 1)
                 held.append(HeldBack(one, max(wait_ms, 0)))
             elif place in self._keys:
                 self._keys[place].behind.append(one)
@@ -91,13 +96,12 @@ class KeyQueues(WaitingRecords):
         held = []
         ended, self._ended = self._ended, []
         for place in dict.fromkeys(ended):
-            wait_ms = self._keys[place].wait_ms
-            if wait_ms == FREE:
+            if self._keys[place].wait_ms == FREE:
                 self._follow(place)
                 continue
-            behind = self._keys.pop(place).behind
-            self._held[place] = sent + bool(behind)
-            held += [HeldBack(one, wait_ms) for one in behind]
+            key = self._keys.pop(place)
+            self._hold_behind(place, key.head.record.offset, sent + bool(key.behind))
+            held += [HeldBack(one, key.wait_ms) for one in key.behind]
         return held
 
     def bar(self, sent: int) -> None:
@@ -120,6 +124,20 @@ class KeyQueues(WaitingRecords):
             key.behind = deque(one for one in key.behind if not one.handed.is_forgotten)
             if key.head.handed.is_forgotten:
                 self._follow(place)
+
+    def _hold_behind(self, place: _Place, offset: int, number: int) -> None:
+        self._held.setdefault(place, {})[offset] = number
+
+    def _is_held(self, place: _Place, offset: int) -> bool:
+        return min(self._held.get(place, ()), default=offset) < offset
+
+    def _forget_known(self, known: int) -> None:
+        """Forget what the driver knows: it holds back successors itself."""
+        left = {
+            place: {offset: number for offset, number in numbers.items() if number > known}
+            for place, numbers in self._held.items()
+        }
+        self._held = {place: numbers for place, numbers in left.items() if numbers}
 
     def _follow(self, place: _Place) -> None:
         key = self._keys.pop(place)

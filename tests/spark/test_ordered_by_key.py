@@ -71,7 +71,8 @@ class Orders:
         assert self.notes.read_text().count("die") == 2, "in both partitions"
 
     def work_off(self, handler: Any) -> None:
-        assert self.group(handler).trigger(availableNow=True).start().awaitTermination(120)
+        query = self.group(handler).trigger(availableNow=True).start()
+        assert query.awaitTermination(120), (query.recentProgress[-4:], query.engine.look())
         self.judge()
 
     @property

@@ -192,6 +192,28 @@ def test_what_was_acquired_without_knowing_of_a_release_is_held_back(tmp_path: P
     asyncio.run(play())
 
 
+def test_a_record_is_not_held_back_for_one_behind_it(tmp_path: Path) -> None:
+    """Else two of a key that become free at different times are acquired in turns for ever: each one holds back the
+    other, which is acquired before its own answer is known."""
+
+    async def accept(_: Record) -> None: ...
+
+    async def play() -> None:
+        driver = Driver(tmp_path, "aaa", accept, LIMITS)
+        driver.acquire(1, wait_ms=5)  # 0 is not free yet
+        driver.acquire(0)  # the answer for 1 is not known
+        await asyncio.sleep(0.01)
+        driver.acquire(2)  # this one is behind 1
+        assert sorted(await driver.until(3)) == [
+            (0, ACCEPTED, None),
+            (1, Loss.NOT_ENTERED, 5),
+            (2, Loss.NOT_ENTERED, None),
+        ]
+        await driver.close()
+
+    asyncio.run(play())
+
+
 def test_a_row_that_does_not_fit_is_a_release_before_the_successor_is_called(tmp_path: Path) -> None:
     class Misfit(Driver):
         async def handle(self, record: Record) -> Any:
