@@ -4,10 +4,11 @@ decides in a second. Each share-partition acquires what was released in its wind
 
 from __future__ import annotations
 
-import gc
+import multiprocessing
 import os
 import pickle
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from share_spark.engine.step import PartitionInput
@@ -33,20 +34,24 @@ TERMS = StepTerms(
 
 
 def run(_spark: object, _bootstrap: str) -> bool:
-    """Memory is what the process has more afterwards, seconds are of processor time."""
-    measures = []
-    for share_partitions, ranges in SIZES:
-        before = _resident_bytes()
-        live = LiveState(states=_states(share_partitions, ranges))
-        each = (_resident_bytes() - before) / share_partitions
-        name = f"{share_partitions:,} share-partitions of {ranges:,} ranges:"
-        measures += [
-            _measure(f"{name} bytes for each", each),
-            _measure(f"{name} decided in a second", MOST_DECIDED / _decision_s(live, ranges)),
-        ]
-        del live
-        gc.collect()
+    """Memory is what a process has more afterwards, seconds are of processor time. Each size has a process of its own:
+    one that has given back memory would take that again."""
+    new_process = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, new_process, max_tasks_per_child=1) as processes:
+        measures = [one for found in processes.map(_measured, SIZES) for one in found]
     return report("driver-state", "What the state takes on the driver", measures)
+
+
+def _measured(size: tuple[int, int]) -> list[Measure]:
+    share_partitions, ranges = size
+    before = _resident_bytes()
+    live = LiveState(states=_states(share_partitions, ranges))
+    each = (_resident_bytes() - before) / share_partitions
+    name = f"{share_partitions:,} share-partitions of {ranges:,} ranges:"
+    return [
+        _measure(f"{name} bytes for each", each),
+        _measure(f"{name} decided in a second", MOST_DECIDED / _decision_s(live, ranges)),
+    ]
 
 
 def _measure(name: str, value: float) -> Measure:
