@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -277,8 +277,10 @@ def test_rights_that_are_given_and_taken_away_count_on_an_open_connection(
 def test_a_share_consumer_whose_right_is_taken_away_gets_no_more(
     cluster_of_users: ClusterOfUsers, gateway: Gateway
 ) -> None:
-    with consumer(gateway.address, topic=TOPIC, group=GROUP, security=security(BOB)) as found:
-        with ruled(cluster_of_users, *READS):
+    with ExitStack() as for_bob:
+        with ruled(cluster_of_users, *READS):  # before there is a consumer, which asks at once
+            time.sleep(0.6)
+            found = for_bob.enter_context(consumer(gateway.address, topic=TOPIC, group=GROUP, security=security(BOB)))
             produce(cluster_of_users.bootstrap, TOPIC, range(10))
             work_off(found, 10, lambda _: AcknowledgeType.ACCEPT)
         time.sleep(0.6)
