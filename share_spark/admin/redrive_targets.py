@@ -103,7 +103,8 @@ def _note(fates: dict[int, KafkaError | None], at: int, error: KafkaError | None
 
 @dataclass(slots=True)
 class TableTopics:
-    """A RedriveTarget: the topics of a topic table. Reading needs no Spark, sending needs ``spark``."""
+    """A RedriveTarget: the topics of a topic table. ``spark`` is needed for a name of the catalog, for a storage
+    that is not of this machine, and for tables to which only Spark can append."""
 
     table: str
     spark: SparkSession | None = None
@@ -112,29 +113,27 @@ class TableTopics:
     def partitions(self, topic: str) -> Collection[int]:
         """Return the partitions; see ``RedriveTarget``."""
         if self.spark is not None:
-            return self._opened(self.spark).describe(topic).partitions
-        ends = ends_of(None, self.table, 0)
+            return self._opened().describe(topic).partitions
+        ends = ends_of(None, self.table, 0)  # makes no table
         assert ends is not None
         return list(ends.log_ends(topic))
 
     def send(self, records: Sequence[RedrivenRecord]) -> Sent:
-        """Send the records; see ``RedriveTarget``. One append per topic. Raises ConfigError without a session."""
-        if self.spark is None:
-            raise ConfigError("to append to a topic table takes a Spark session")
+        """Send the records; see ``RedriveTarget``. One append per topic."""
         by_topic: dict[str, list[int]] = {}
         for at, record in enumerate(records):
             by_topic.setdefault(record.topic, []).append(at)
         delivered: list[int] = []
         for topic, places in by_topic.items():
             try:
-                self._opened(self.spark).append(topic, [_message_of(records[at]) for at in places])
+                self._opened().append(topic, [_message_of(records[at]) for at in places])
             except TopicError as fault:
                 return Sent(sorted(delivered), str(fault))
             delivered += places
         return Sent(sorted(delivered))
 
-    def _opened(self, spark: SparkSession) -> EmbeddedTopicLog:
-        self._log = self._log or EmbeddedTopicLog(spark, self.table)
+    def _opened(self) -> EmbeddedTopicLog:
+        self._log = self._log or EmbeddedTopicLog(self.spark, self.table)
         return self._log
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F
 
 from share_spark.audit.record_events import (
     ACQUIRED,
@@ -31,6 +30,7 @@ from share_spark.audit.record_events import (
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError
 from share_spark.model.ids import BatchStamp
+from share_spark.spark import functions as F
 from share_spark.state.commits import CommitListing
 from share_spark.state.record_rows import SHARE_KINDS, SNAPSHOT
 from share_spark.state.stale_appends import late_appends_at

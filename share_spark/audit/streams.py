@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from share_spark.audit.stream_check import LogRecord, first_fault
 from share_spark.coordinator import state_partition_of
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.model.records import DeliveryState, ShareRecord, ShareSnapshot
+from share_spark.spark import functions as F
 from share_spark.spark.python_worker import begin_task
 from share_spark.state.direct_rows import in_columns, most_values
 from share_spark.state.log_rows import LOG_SCHEMA

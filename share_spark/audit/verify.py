@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from share_spark.audit.streams import GroupStreams, Place, Stream, streams_by_spark, streams_in_files
 from share_spark.coordinator import STATE_PARTITIONS
@@ -23,6 +22,7 @@ from share_spark.delta.location import Location
 from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog, UnknownTableError
 from share_spark.model.errors import ConfigError, StateError, no_such_group
 from share_spark.model.ids import SharePartitionKey
+from share_spark.spark import functions as F
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.state.commits import CommitListing

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from share_spark.cli.command import BAD_INPUT, FAILED, guarded
+from share_spark.spark.installed import needing_spark
 from share_spark.spark.progress_log import PROGRESS_LOGGER
 
 __all__ = ["BAD_INPUT", "FAILED", "guarded", "main"]
@@ -72,6 +73,8 @@ def _complete() -> None:
 
 
 def _command(given: Sequence[str]) -> int:
-    module, _, function = _COMMANDS.get(given[0] if given else "", _RUN).partition(".")
-    command: Callable[[Sequence[str]], int] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
-    return command(given)
+    name = given[0] if given and given[0] in _COMMANDS else "run"
+    module, _, function = _COMMANDS.get(name, _RUN).partition(".")
+    with needing_spark(f"share-spark {name}"):
+        command: Callable[[Sequence[str]], int] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+        return command(given)

@@ -132,7 +132,8 @@ def _redriven(given: Namespace) -> str:
     if not given.execute:
         with _session(is_needed=_is_name(order.table)) as spark:
             return _redrive_plan(order, where, chosen, spark)
-    with _session(is_needed=order.topic_table is not None or not _is_local(order.table)) as spark:
+    places = filter(None, (order.table, order.topic_table))
+    with _session(is_needed=not all(map(_is_local, places))) as spark:
         report = DeadLetters(order.table, spark).redrive(
             order.target(spark), where, **chosen, rate_per_s=given.rate, progress=Progress()
         )
@@ -198,7 +199,7 @@ def _require_filter(given: Namespace) -> None:
 @contextmanager
 def _session(*, is_needed: bool) -> Iterator[SparkSession | None]:
     """Yield a session where Python alone cannot do it: look up a name of the catalog, write to a storage that is not
-    local or to a topic table."""
+    local."""
     if not is_needed:
         yield None
     else:

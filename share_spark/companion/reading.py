@@ -21,7 +21,7 @@ from share_spark.engine.record_reader import RecordPart, in_schema
 from share_spark.handlers.handler import KEY_COLUMNS, Record
 from share_spark.handlers.records import records_of
 from share_spark.model.ids import TopicPartition
-from share_spark.spark.schemas import arrow_schema, columns_in
+from share_spark.spark.schemas import columns_in
 
 Offsets = npt.NDArray[np.int64]
 
@@ -91,7 +91,7 @@ def offset_runs(at: TopicPartition, offsets: Offsets) -> Iterator[OffsetRun]:
 
 def record_schema(columns: Sequence[str], *, ordered: bool = False) -> pa.Schema:
     """Return the schema of the records for a handler that asks for ``columns``. ``ordered``: by their keys."""
-    known = arrow_schema(columns_in(f"{RECORD_COLUMNS}, delivery_count int"))
+    known = columns_in(f"{RECORD_COLUMNS}, delivery_count int")
     wanted = {*KEY_COLUMNS, *columns, "delivery_count"} | ({"key"} if ordered else set())
     return pa.schema([column for column in known if column.name in wanted])
 

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from share_spark.delivery.marked_rows import marks_of
 from share_spark.delta.location import sql_literal
@@ -44,6 +43,7 @@ from share_spark.engine.ranges import (
     offsets_in,
 )
 from share_spark.engine.spans import covering_spans
+from share_spark.spark import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -14,16 +14,17 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql.types import StructField, StructType
+import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFiles, commit_text
 from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_schema import fields_in, schema_text_of
 from share_spark.spark.errors import JVM_ERRORS
 from share_spark.spark.on_demand import AnySpark, session_of
-from share_spark.spark.schemas import columns_in
+from share_spark.spark.schemas import columns_in, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,19 +48,20 @@ _OURS = "share_spark."
 
 def create_table(
     files: CommitFiles,
-    columns: StructType,
+    schema_text: str,
     *,
     partitioned_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> bool:
-    """Make the table unless another program just makes it; return whether it did. Raises UnknownTableError (only Spark
-    knows what such columns need), NotImplementedError where only Spark can commit, and what the storage raises."""
-    if (column := _unplain_column(columns.jsonValue())) is not None:
+    """Make the table unless another program just makes it; return whether it did. ``schema_text``: as in its metadata.
+    Raises UnknownTableError (only Spark knows what such columns need), NotImplementedError where only Spark can commit,
+    and what the storage raises."""
+    if (column := _unplain_column(json.loads(schema_text))) is not None:
         raise UnknownTableError(f"only Spark knows what the column {column} needs")
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": columns.json(),
+        "schemaString": schema_text,
         "partitionColumns": list(partitioned_by),
         "configuration": dict(properties or {}),
         "createdTime": int(time.time() * 1_000),
@@ -159,15 +161,15 @@ def _text(log: TableLog, change: MetadataChange) -> str:
 def add_missing_columns(spark: AnySpark, table: Location, log: TableLog | None, columns: str) -> None:
     """Add those of ``columns`` (DDL text) that the table does not have, at its end. ``log``: the table's, None where
     only Spark can read it. Raises what Spark or the storage raises."""
-    wanted = columns_in(columns).fields
-    if log is not None and (not _missing(log.schema, wanted) or _add_directly(log.files, wanted)):
+    wanted = columns_in(columns)
+    if log is not None and (not _missing(_names(log), wanted) or _add_directly(log.files, wanted)):
         return
     session = session_of(spark, f"{table}: columns of this release are added")
-    if _missing(table.load(session).schema, wanted):
+    if _missing(table.load(session).columns, wanted):
         _add_by_spark(session, table, wanted)
 
 
-def _add_directly(files: CommitFiles, wanted: Sequence[StructField]) -> bool:
+def _add_directly(files: CommitFiles, wanted: pa.Schema) -> bool:
     """Add the columns in one commit of ours; return False where only Spark can."""
     try:
         change_metadata(files, lambda log: _addition(log, wanted))
@@ -176,24 +178,30 @@ def _add_directly(files: CommitFiles, wanted: Sequence[StructField]) -> bool:
     return True
 
 
-def _addition(log: TableLog, wanted: Sequence[StructField]) -> MetadataChange | None:
-    missing = _missing(log.schema, wanted)
+def _addition(log: TableLog, wanted: pa.Schema) -> MetadataChange | None:
+    missing = _missing(_names(log), wanted)
     if not missing:
         return None
-    said = {"columns": json.dumps([{"column": field.jsonValue()} for field in missing])}
-    schema = StructType([*log.schema.fields, *missing])
-    return MetadataChange("ADD COLUMNS", said, {"schemaString": schema.json()})
+    added = fields_in(schema_text_of(pa.schema(missing)))
+    said = {"columns": json.dumps([{"column": field} for field in added])}
+    schema = json.loads(log.schema_text)
+    schema["fields"] += added
+    return MetadataChange("ADD COLUMNS", said, {"schemaString": json.dumps(schema)})
 
 
-def _add_by_spark(spark: SparkSession, table: Location, wanted: Sequence[StructField]) -> None:
-    missing = _missing(table.load(spark).schema, wanted)
+def _add_by_spark(spark: SparkSession, table: Location, wanted: pa.Schema) -> None:
+    missing = spark_schema(pa.schema(_missing(table.load(spark).columns, wanted)))
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
     try:
         spark.sql(f"ALTER TABLE {table.sql_name()} ADD COLUMNS ({columns})")
     except JVM_ERRORS:
-        if _missing(table.load(spark).schema, wanted):  # else another engine was first
+        if _missing(table.load(spark).columns, wanted):  # else another engine was first
             raise
 
 
-def _missing(schema: StructType, wanted: Sequence[StructField]) -> list[StructField]:
-    return [field for field in wanted if field.name not in schema.names]
+def _names(log: TableLog) -> list[str]:
+    return [field["name"] for field in fields_in(log.schema_text)]
+
+
+def _missing(names: Collection[str], wanted: pa.Schema) -> list[pa.Field[Any]]:
+    return [field for field in wanted if field.name not in names]

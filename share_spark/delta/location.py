@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-
-from delta.tables import DeltaTable
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any
 
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_schema import schema_text_of
 from share_spark.model.errors import ConfigError
 from share_spark.spark.delta_log import properties_of
 from share_spark.spark.errors import JVM_ERRORS, first_line
@@ -28,7 +26,9 @@ from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.spark.schemas import columns_in
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _PART = re.compile(r"`(?:[^`]|``)+`|[^\s`./\\:]+")
 _PATH_IN_SQL = re.compile(r"delta\.`((?:[^`]|``)+)`", re.IGNORECASE)
@@ -109,7 +109,9 @@ class Location:
 
         Its schema must exist already. Without Spark where possible; else see ``make``.
         """
-        if self.path is not None and self._create_directly(spark, _columns(spark, columns), partitioned_by, properties):
+        if self.path is not None and self._create_directly(
+            spark, _schema_text(spark, columns), partitioned_by, properties
+        ):
             return
         session = session_of(spark, f"{self} has to be created")
         partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
@@ -122,8 +124,10 @@ class Location:
 
     def create_with(self, spark: SparkSession, columns: StructType) -> None:
         """Create a Delta table with these columns and nothing else, unless it exists. See ``create``."""
-        if self.path is not None and self._create_directly(spark, columns):
+        if self.path is not None and self._create_directly(spark, columns.json()):
             return
+        from delta.tables import DeltaTable
+
         builder = DeltaTable.createIfNotExists(spark).addColumns(columns)
         builder = builder.location(self.path) if self.path is not None else builder.tableName(self.sql_name())
         self.make(spark, builder.execute)
@@ -131,7 +135,7 @@ class Location:
     def _create_directly(
         self,
         spark: AnySpark,
-        columns: StructType,
+        schema_text: str,
         partitioned_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> bool:
@@ -145,7 +149,7 @@ class Location:
         if not files.is_table():
             self._clear_beginning(spark)
         try:
-            create_table(files, columns, partitioned_by=partitioned_by, properties=properties)
+            create_table(files, schema_text, partitioned_by=partitioned_by, properties=properties)
         except NotImplementedError:
             return False
         return True
@@ -199,6 +203,8 @@ class Location:
 
     def delta_table(self, spark: SparkSession) -> DeltaTable:
         """Return Delta's own object, for detail, history, delete, vacuum."""
+        from delta.tables import DeltaTable
+
         if self.path is not None:
             return DeltaTable.forPath(spark, self.path)
         return DeltaTable.forName(spark, self.sql_name())
@@ -245,12 +251,14 @@ class Location:
         return str(found[0][0]).lower() if found else ""
 
 
-def _columns(spark: AnySpark, text: str) -> StructType:
+def _schema_text(spark: AnySpark, columns: str) -> str:
     try:
-        return columns_in(text)
+        return schema_text_of(columns_in(columns))
     except ValueError as reason:
         session_of(spark, f"columns are read by Spark ({reason})")
-        return cast("StructType", StructType.fromDDL(text))
+        from pyspark.sql.types import StructType
+
+        return StructType.fromDDL(columns).json()
 
 
 def properties_clause(properties: Mapping[str, str]) -> str:

@@ -24,12 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
-
 from share_spark.delta.commit_files import CommitFiles, note_fields, parse_commit
 from share_spark.model.errors import FencedError, SinkError
 from share_spark.model.ids import BatchStamp
+from share_spark.spark import functions as F
 from share_spark.spark.delta_log import NONE
 
 if TYPE_CHECKING:
@@ -174,6 +172,8 @@ class PublicClaim:
 
     def _set(self, app_id: str, number: int, note: str | None = None) -> None:
         """Append no rows, with an entry; Delta skips it if the entry is as high already."""
+        from pyspark.sql.types import StructType
+
         table = self.spark.read.format("delta").load(self.directory).schema
         fields = [field for field in table.fields if not is_filled_by_delta(field.metadata)]
         rows = self.spark.createDataFrame([], StructType(fields))

@@ -16,7 +16,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
 
 from share_spark.delta.checkpoint_files import TooLargeError, checkpoint_actions
 from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, parse_commit
@@ -39,9 +38,9 @@ from share_spark.delta.table_features import (
     unsupported_feature,
 )
 from share_spark.delta.table_layout import TableColumns, TableLayout, unknown_partition_column
+from share_spark.delta.table_schema import columns_of, fields_in
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.spark.files import Ready, written
-from share_spark.spark.schemas import arrow_schema
 
 MOST_CHECKPOINT_BYTES = 64 << 20
 """The size of a checkpoint of some 500,000 files. Larger ones are left to Spark."""
@@ -300,25 +299,33 @@ class TableLog:
         return tuple(self.metadata["partitionColumns"])
 
     @property
-    def schema(self) -> StructType:
-        """The columns, as Spark's schema."""
-        return StructType.fromJson(json.loads(self.metadata["schemaString"]))
+    def schema_text(self) -> str:
+        """The columns, as the metadata has them."""
+        return str(self.metadata["schemaString"])
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns in Arrow's types. Raises UnknownTableError: only Spark knows the type of one."""
+        try:
+            return columns_of(self.schema_text)
+        except ValueError as fault:
+            raise UnknownTableError(str(fault)) from None
 
     @property
     def columns_of_files(self) -> pa.Schema:
-        """The columns of its files, which do not have the partition columns, in Arrow's types."""
-        in_files = [one for one in self.schema.fields if one.name not in self.partition_columns]
-        return arrow_schema(StructType(in_files))
+        """The columns of its files, which do not have the partition columns. Raises as ``schema``."""
+        return pa.schema([one for one in self.schema if one.name not in self.partition_columns])
 
     @property
     def layout(self) -> TableLayout:
         """The layout of its files."""
-        return TableLayout(columns=tuple(self.schema.names), partitioned_by=self.partition_columns)
+        names = tuple(field["name"] for field in fields_in(self.schema_text))
+        return TableLayout(columns=names, partitioned_by=self.partition_columns)
 
     @property
     def columns(self) -> TableColumns:
         """The columns, for comparisons."""
-        return TableColumns(self.metadata["schemaString"], self.partition_columns)
+        return TableColumns(self.schema_text, self.partition_columns)
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -348,7 +355,7 @@ class TableLog:
 
     def check_has_plain_columns(self) -> None:
         """Check that rows of others need no computed values and no checks. Raises UnknownTableError."""
-        unknown = unknown_partition_column(self.metadata["schemaString"], self.partition_columns)
+        unknown = unknown_partition_column(self.schema_text, self.partition_columns)
         if unknown is not None:
             raise UnknownTableError(f"the table is partitioned by {unknown}")
         if (column := required_column(self.metadata)) is not None:

@@ -18,11 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from delta import exceptions
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import DirectAppends, MovedError
@@ -38,23 +34,17 @@ from share_spark.delta.native_changes import (
 from share_spark.delta.noted_rows import FILED, file_noted_rows, table_of
 from share_spark.delta.old_files import has_old_commits, has_old_files
 from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.spark import functions as F
 from share_spark.spark.delta_log import clean_log, files_of
 from share_spark.spark.errors import JVM_ERRORS
 from share_spark.spark.frames import cloned_session
 from share_spark.spark.hadoop_files import files_at
+from share_spark.spark.jvm_errors import CONFLICTS
 from share_spark.spark.on_demand import AnySpark, SparkOnDemand, given_session, session_of
-from share_spark.spark.schemas import arrow_schema
+from share_spark.spark.schemas import spark_schema
 
-_CONFLICTS: tuple[type[Exception], ...] = (
-    exceptions.DeltaConcurrentModificationException,
-    exceptions.ConcurrentWriteException,
-    exceptions.MetadataChangedException,
-    exceptions.ConcurrentAppendException,
-    exceptions.ConcurrentDeleteReadException,
-    exceptions.ConcurrentDeleteDeleteException,
-    exceptions.ConcurrentTransactionException,
-)
-"""The classes of conflicts; none is derived from another one."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CONFLICT = re.compile(r"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception")
 """A conflict's class in a text: Delta 4.0 raises Java's until its Python classes are loaded."""
@@ -62,7 +52,7 @@ _CONFLICT = re.compile(r"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged
 
 def is_conflict(error: Exception) -> bool:
     """Return whether the same change would succeed if it were made again."""
-    return isinstance(error, _CONFLICTS) or bool(_CONFLICT.search(str(error)))
+    return isinstance(error, CONFLICTS) or bool(_CONFLICT.search(str(error)))
 
 
 _log = logging.getLogger(__name__)
@@ -161,7 +151,7 @@ class KeptTable:
         except NotImplementedError as reason:
             _log.debug("%s is appended to by Spark: %s", self.place, reason)
             session = self.spark_for("rows in the notes of commits are written into files")
-            rows = session.createDataFrame(table_of(log.counting_notes(), arrow_schema(log.schema)), log.schema)
+            rows = session.createDataFrame(table_of(log.counting_notes(), log.schema), spark_schema(log.schema))
             self.place.append(rows, {"txnAppId": FILED, "txnVersion": str(log.version)})
 
     def size(self) -> TableSize:

@@ -20,7 +20,6 @@ from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.spark.public_files import local_path
-from share_spark.spark.schemas import arrow_schema
 
 _TRIES = 20
 
@@ -60,7 +59,7 @@ class TableRows:
     @property
     def schema(self) -> pa.Schema:
         """All columns."""
-        return arrow_schema(self.log.schema)
+        return self.log.schema
 
     def read(self, columns: Collection[str], paths: Collection[str] | None = None) -> Iterator[FileRows]:
         """Yield the rows file by file, at the log's version; ``paths``: only of these. Raises UnknownTableError."""

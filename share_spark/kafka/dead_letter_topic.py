@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from share_spark.kafka import letter_headers as names
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError
+from share_spark.spark import functions as F
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import session_of
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
@@ -24,6 +23,7 @@ from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.errors import FencedError
 from share_spark.output.sink_journal import as_state_error, claim_sinks_before
 from share_spark.partition import PartitionLimits
+from share_spark.spark import functions as F
 from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.commits import CommitListing, CommitsAsOf
 from share_spark.state.direct_rows import FOLDED_SCHEMA, WHOLE_KINDS, last_written_in, last_written_ms, rows_by_batch

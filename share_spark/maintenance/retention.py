@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.native_changes import RowFilter
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_maintenance import KeptTable
+from share_spark.spark import functions as F
 from share_spark.state.direct_rows import last_written_ms
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_table import EmbeddedTopicLog

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import functions as F
 
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delivery.kept_input import Wanted
@@ -26,9 +25,10 @@ from share_spark.engine.record_reader import never_stops
 from share_spark.model.errors import DeadLetterError, FencedError, ShareError, TopicError, TopicUnreachableError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.output.letter_journals import WITHDRAWN, LetterJournals, entry_of, is_withdrawn, letters_in
+from share_spark.spark import functions as F
 from share_spark.spark.errors import first_line, is_unreachable
 from share_spark.spark.on_demand import AnySpark, given_session
-from share_spark.spark.schemas import arrow_schema, columns_in
+from share_spark.spark.schemas import columns_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,7 +45,7 @@ _MOST_WAITING = 16
 
 _MOST_ROWS = 10_000
 
-_READ_SCHEMA = arrow_schema(columns_in(f"{RECORD_COLUMNS}, delivery_count int"))
+_READ_SCHEMA = columns_in(f"{RECORD_COLUMNS}, delivery_count int")
 
 _FROM_ONE = np.array([0, 0, 1], np.int64)
 

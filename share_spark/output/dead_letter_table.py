@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from share_spark.delivery.frame_files import files_of
 from share_spark.delta.app_transactions import NONE, AppTransactions
@@ -24,6 +23,7 @@ from share_spark.engine.ports import Claim
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.letter_columns import COLUMNS, PROPERTIES, WRITTEN_NAMES, check_properties
+from share_spark.spark import functions as F
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import AnySpark, session_of
 

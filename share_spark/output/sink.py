@@ -35,8 +35,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark.sql import DataFrame
-
 from share_spark.delivery.frame_files import files_of
 from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.commit_files import CommitFiles
@@ -61,10 +59,11 @@ from share_spark.output.sink_journal import (
 )
 from share_spark.output.sink_table import prepare_table
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.frames import is_frame
 from share_spark.spark.on_demand import AnySpark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
@@ -205,10 +204,10 @@ class DeltaSink:
     def _append(self, rows: DataFrame | Sequence[DataFile], stamp: BatchStamp) -> tuple[bool, Exception | None]:
         """Append the rows. Returns (whether they are certainly there, the error); an error may leave them there."""
         try:
-            files = self._in_files(rows) if isinstance(rows, DataFrame) else rows
+            files = self._in_files(rows) if is_frame(rows) else rows
             if files is not None:
                 self._append_files(files, stamp)
-            elif isinstance(rows, DataFrame):
+            elif is_frame(rows):
                 self._append_by_spark(rows, stamp)
         except _APPEND_ERRORS as fault:
             return False, fault

@@ -3,16 +3,16 @@ before anything starts, in one line that names table and column."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from share_spark.delta.public_claim import is_filled_by_delta
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType, StructType
 
     from share_spark.delta.location import Location
     from share_spark.delta.table_log import TableLog
@@ -28,10 +28,16 @@ def prepare_table(spark: SparkSession, table: Location, output: StructType) -> N
         raise ConfigError(f"sink {table} is not a Delta table")
     log = table.log(spark)
     _check_properties(table, table.properties(spark) if log is None else log.properties)
-    schema = table.load(spark).schema if log is None else log.schema
+    schema = table.load(spark).schema if log is None else _spark_type(log.schema_text)
     reason = misfit(output, schema) or _unpartitioned(_partition_columns(spark, table, log), output)
     if reason is not None:
         raise ConfigError(f"sink {table}: {reason}")
+
+
+def _spark_type(schema_text: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(schema_text))
 
 
 def misfit(output: StructType, table: StructType) -> str | None:
@@ -93,6 +99,8 @@ def _struct_misfit(output: StructType, table: StructType, inside: str) -> str | 
 
 
 def _type_misfit(output: DataType, table: DataType, name: str) -> str | None:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
     if isinstance(output, StructType) and isinstance(table, StructType):
         return _struct_misfit(output, table, f"{name}.")
     if isinstance(output, ArrayType) and isinstance(table, ArrayType):

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PythonException
+from share_spark.spark.jvm_errors import Py4JError, Py4JJavaError, PythonException
 
 _log = logging.getLogger(__name__)
 

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from delta.tables import DeltaTable
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
+from share_spark.spark import functions as F
 from share_spark.spark.capabilities import CHECKPOINTS, DELTA_FILES, DELTA_SNAPSHOT, LOG_CLEANUP, use
+from share_spark.spark.jvm_errors import Py4JError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from delta.tables import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
 
 NONE = -1
 """Delta's number of a writer that has no entry."""
+
+
+def delta_table(spark: SparkSession, directory: str) -> DeltaTable:
+    """Return Delta's own class for the table in a directory."""
+    from delta.tables import DeltaTable
+
+    return DeltaTable.forPath(spark, directory)
 
 
 def delta_log(spark: SparkSession, directory: str) -> Any:
@@ -49,7 +54,7 @@ def table_id(spark: SparkSession, directory: str) -> str:
     return use(
         DELTA_SNAPSHOT,
         lambda: str(newest(spark, directory).metadata().id()),
-        lambda: str(DeltaTable.forPath(spark, directory).detail().select("id").collect()[0][0]),
+        lambda: str(delta_table(spark, directory).detail().select("id").collect()[0][0]),
     )
 
 
@@ -58,7 +63,7 @@ def properties_of(spark: SparkSession, directory: str) -> dict[str, str]:
     return use(
         DELTA_SNAPSHOT,
         lambda: _properties(spark, directory),
-        lambda: dict(DeltaTable.forPath(spark, directory).detail().select("properties").collect()[0][0]),
+        lambda: dict(delta_table(spark, directory).detail().select("properties").collect()[0][0]),
     )
 
 
@@ -79,7 +84,7 @@ def files_of(spark: SparkSession, directory: str) -> DataFrame:
 
 def _scanned_files(spark: SparkSession, directory: str) -> DataFrame:
     """Return the files by a scan of the table. Reads no column except the partition columns."""
-    columns = DeltaTable.forPath(spark, directory).detail().select("partitionColumns").collect()[0][0]
+    columns = delta_table(spark, directory).detail().select("partitionColumns").collect()[0][0]
     pairs = [part for name in columns for part in (F.lit(name), F.col(name).cast("string"))]
     values = F.create_map(*pairs) if pairs else F.create_map().cast("map<string,string>")
     file = F.col("_metadata")

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-
 from share_spark.spark.capabilities import (
     ERROR_CAUSES,
     LOST_WORKER_TEXT,
     is_allowed,
     own_line,
 )
+from share_spark.spark.jvm_errors import Py4JError, PySparkException
 
 JVM_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, OSError)
 """The errors of work on a table or on a file: Spark's, py4j's for what Spark has no class for, and the storage's."""

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any
 
 from share_spark.spark.capabilities import (
     CLONED_SESSION,
@@ -23,6 +21,20 @@ from share_spark.spark.capabilities import (
     is_allowed,
     use,
 )
+from share_spark.spark.installed import is_installed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import TypeIs
+
+
+def is_frame(rows: object) -> TypeIs[DataFrame]:
+    """Return whether these rows are a frame of Spark's."""
+    if not is_installed():
+        return False
+    from pyspark.sql import DataFrame
+
+    return isinstance(rows, DataFrame)
 
 
 def unpersist(frame: DataFrame) -> None:
@@ -55,6 +67,8 @@ def cloned_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSes
 
 def clone(spark: SparkSession) -> SparkSession:
     """Clone the session by Spark's own means."""
+    from pyspark.sql import SparkSession
+
     jvm_session: Any = spark._jsparkSession
     return SparkSession(spark.sparkContext, jvm_session.cloneSession())
 

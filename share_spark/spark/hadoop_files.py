@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
 from share_spark.spark.capabilities import HADOOP_FILES, LOG_STORE, PARTIAL_WRITES, is_allowed, use
 from share_spark.spark.files import Ready, StorageFiles, TotalSize, shows_partial_writes_by, written
+from share_spark.spark.jvm_errors import Py4JJavaError
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.spark.public_files import LocalFiles, local_path, public_files
 

@@ -25,12 +25,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from share_spark.model.errors import EnvironmentFault
+from share_spark.spark.installed import INSTALL
 
 JAVA_VERSIONS = (17, 21)
 """The Java releases that Spark 4 is built and tested for."""
@@ -147,9 +148,15 @@ def releases() -> str:
     return _installed()
 
 
+def require_release(spark_version: str) -> None:
+    """Check the release of a session that we have not built. Raises JarsError: we do not support it."""
+    if ".".join(spark_version.split(".")[:2]) not in _MODULES:
+        raise JarsError(f"Spark {spark_version} is not supported: use Spark {' or '.join(_MODULES)}")
+
+
 def engine_tag() -> str:
     """Return the name of the set of the engine's jars."""
-    return f"delta{version('delta-spark')}-kafka{_modules().connector_version}-spark{version('pyspark')}"
+    return f"delta{_version('delta-spark')}-kafka{_modules().connector_version}-spark{_version('pyspark')}"
 
 
 def _modules() -> _Modules:
@@ -161,16 +168,23 @@ def _modules() -> _Modules:
 
 
 def _installed() -> str:
-    return f"pyspark {version('pyspark')} with delta-spark {version('delta-spark')}"
+    return f"pyspark {_version('pyspark')} with delta-spark {_version('delta-spark')}"
 
 
 def _release(package: str) -> str:
-    return ".".join(version(package).split(".")[:2])
+    return ".".join(_version(package).split(".")[:2])
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise JarsError(f"{package} is not installed: {INSTALL}") from None
 
 
 def _engine_coordinates() -> list[Coordinate]:
     return [
-        ("io.delta", _modules().delta, version("delta-spark")),
+        ("io.delta", _modules().delta, _version("delta-spark")),
         ("org.apache.spark", "spark-sql-kafka-0-10_2.13", _modules().connector_version),
     ]
 
@@ -179,7 +193,7 @@ def pyspark_jars() -> Path:
     """Return the directory of pyspark's own jars, without importing pyspark (which takes half a second)."""
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise JarsError("pyspark is not installed: run `make setup`, or pip install share_spark")
+        raise JarsError(f"pyspark is not installed: {INSTALL}")
     return Path(spec.submodule_search_locations[0]) / "jars"
 
 

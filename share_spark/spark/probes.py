@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from share_spark.spark import capabilities as known
+from share_spark.spark import functions as F
 from share_spark.spark.capabilities import ALL, Capability, Verdict, give_up, is_allowed, own_line, verdict
 
 if TYPE_CHECKING:

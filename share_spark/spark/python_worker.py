@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pyspark import TaskContext
-
 from share_spark.spark.worker_end import begin_calls, daemon_module
 
 
 def begin_task() -> None:
     """Prepare the worker; each function of ours that runs in one calls this first."""
+    from pyspark import TaskContext
+
     drop_zip_importers()
     begin_calls()
     if TaskContext.get() is not None:

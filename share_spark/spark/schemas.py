@@ -1,84 +1,84 @@
-"""Spark's schemas in other forms, without a session.
+"""Schemas in other forms, without a session.
 
-- Arrow's schemas, and back, alike in each release of PySpark: a timestamp is a moment, in UTC. Also Spark's settings
-  for the size of Arrow batches.
-- DDL text: the part of its grammar that this project's own tables use.
+- Spark's schemas in Arrow's types, and back, alike in each release of PySpark: a timestamp is a moment, in UTC. Also
+  Spark's settings for the size of Arrow batches.
+- DDL text: the part of its grammar that this project's own tables use. PySpark is not needed for that.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 NO_ARROW_LIMIT = str(2**31 - 1)
 """The value with which Spark ignores the bytes of a batch."""
 
-_ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-"""The time zone argument of Spark 4.2; earlier releases always use this one."""
-
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return a schema in Arrow's types. Raises what PySpark raises for a type that Arrow does not have."""
-    return to_arrow_schema(schema, **_ZONE)
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, **_zone())
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return a schema in Spark's types. Raises what PySpark raises for a type that Spark does not have."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
 
-_SIMPLE: Mapping[str, DataType] = {
-    "bigint": LongType(),
-    "binary": BinaryType(),
-    "boolean": BooleanType(),
-    "double": DoubleType(),
-    "int": IntegerType(),
-    "smallint": ShortType(),
-    "string": StringType(),
-    "timestamp": TimestampType(),
-    "tinyint": ByteType(),
+@functools.cache
+def _zone() -> dict[str, Any]:
+    """Return the time zone argument of Spark 4.2; earlier releases always use this one."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+
+
+_SIMPLE: Mapping[str, pa.DataType] = {
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "double": pa.float64(),
+    "int": pa.int32(),
+    "smallint": pa.int16(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "tinyint": pa.int8(),
 }
 _FIELD = re.compile(r"\s*(\w+)(?:\s+|\s*:\s*)(.+?)\s*")
 _NESTED = re.compile(r"(array|struct)<(.+)>", re.IGNORECASE)
 
 
-def columns_in(text: str) -> StructType:
+def columns_in(text: str) -> pa.Schema:
     """Return the columns of ``name type, …``, all of which may be null. Raises ValueError: only Spark can read it."""
-    fields = []
+    return pa.schema(list(_fields(text)))
+
+
+def _fields(text: str) -> Iterator[pa.Field[Any]]:
     for part in _parts(text):
         found = _FIELD.fullmatch(part)
         if found is None:
             raise ValueError(f"{part!r} is no column with a type")
-        fields.append(StructField(found[1], _type(found[2])))
-    return StructType(fields)
+        yield pa.field(found[1], _type(found[2]))
 
 
-def _type(text: str) -> DataType:
+def _type(text: str) -> pa.DataType:
     nested = _NESTED.fullmatch(text)
     if nested is not None:
-        return ArrayType(_type(nested[2])) if nested[1].lower() == "array" else columns_in(nested[2])
+        is_array = nested[1].lower() == "array"
+        return pa.list_(pa.field("element", _type(nested[2]))) if is_array else pa.struct(list(_fields(nested[2])))
     if text.lower() not in _SIMPLE:
         raise ValueError(f"{text!r} is not known as a type")
     return _SIMPLE[text.lower()]

@@ -23,13 +23,13 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from share_spark.spark.capabilities import SUBMITTED_SETTINGS, WORKER_DAEMON, is_allowed, use
 from share_spark.spark.class_archive import archive_options
 from share_spark.spark.jars import JarsError, jar_paths, require_java
+from share_spark.spark.jvm_errors import Py4JJavaError
 from share_spark.spark.schemas import ARROW_BYTES, NO_ARROW_LIMIT
 
 if TYPE_CHECKING:

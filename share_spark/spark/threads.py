@@ -10,9 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
-
 from share_spark.spark.capabilities import QUERY_ID, TASK_THREAD, give_up, is_allowed, warn_once
+from share_spark.spark.jvm_errors import AnalysisException
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

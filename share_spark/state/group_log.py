@@ -15,13 +15,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog, UnknownTableError
 from share_spark.model.errors import FencedError, StateError
+from share_spark.spark import functions as F
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.frames import cloned_session
 from share_spark.spark.on_demand import AnySpark, given_session, session_of

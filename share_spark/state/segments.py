@@ -21,11 +21,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.ids import NO_STAMP, BatchStamp
+from share_spark.spark import functions as F
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.state.commits import CommitListing, CommitNote, NotedCommit, SegmentStamps, tail_found
 from share_spark.state.direct_rows import WHOLE_KINDS, segment_stamps

@@ -15,10 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql import functions as F
-
 from share_spark.delta.location import Location
 from share_spark.model.ids import BatchStamp
+from share_spark.spark import functions as F
 from share_spark.state.record_rows import CLAIM
 from share_spark.state.tables import load_log, log_table
 

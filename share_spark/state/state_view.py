@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
@@ -21,6 +20,7 @@ from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.partition import SharePartition, highest_delivery_count, next_deadline_ms, offsets_by_state, waiting
 from share_spark.partition.columns import Columns, is_columns
+from share_spark.spark import functions as F
 from share_spark.spark.python_worker import begin_task
 from share_spark.state.commits import CommitListing
 from share_spark.state.fold import fold_rows

@@ -14,16 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_metadata import add_missing_columns, change_properties
 from share_spark.delta.location import Location
 from share_spark.delta.noted_rows import FILED, NotedRows, notes_between, table_of
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
+from share_spark.spark import functions as F
 from share_spark.spark.on_demand import AnySpark, session_of
-from share_spark.spark.schemas import arrow_schema, columns_in
+from share_spark.spark.schemas import columns_in, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,14 +120,14 @@ def load_log(session: SparkSession, table: Location, version: int) -> DataFrame:
     """Return the log ``table`` as of ``version`` with LOG_COLUMNS, and with the rows in the notes of commits. One that
     no engine of this release has opened may lack some columns."""
     log = table.load(session, version)
-    missing = [field for field in columns_in(LOG_COLUMNS) if field.name not in log.columns]
+    columns = columns_in(LOG_COLUMNS)
+    missing = [field for field in spark_schema(columns) if field.name not in log.columns]
     if missing:
         log = log.withColumns({field.name: F.lit(None).cast(field.dataType) for field in missing})
     noted = _noted_rows(session, table, version)
     if not noted:
         return log
-    rows = table_of(noted, arrow_schema(columns_in(LOG_COLUMNS)))
-    return log.unionByName(session.createDataFrame(rows, columns_in(LOG_COLUMNS)))
+    return log.unionByName(session.createDataFrame(table_of(noted, columns), spark_schema(columns)))
 
 
 def _noted_rows(session: SparkSession, table: Location, version: int) -> Sequence[NotedRows]:

@@ -14,14 +14,14 @@ from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.engine.ranges import AcquiredRanges
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
-from share_spark.spark.schemas import arrow_schema, columns_in
+from share_spark.spark.schemas import columns_in
 from share_spark.topics.batch_encoder import encode_batches
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
 _ROWS = 10_000
 """The rows that are taken from the files at a time."""
 
-_SCHEMA = pa.schema([*arrow_schema(columns_in(RECORD_COLUMNS)), pa.field("delivery_count", pa.int32())])
+_SCHEMA = pa.schema([*columns_in(RECORD_COLUMNS), pa.field("delivery_count", pa.int32())])
 
 
 @dataclass(frozen=True, slots=True)

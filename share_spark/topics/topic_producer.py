@@ -25,9 +25,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import MovedError
 from share_spark.delta.direct_metadata import change_properties
@@ -35,7 +32,9 @@ from share_spark.delta.location import properties_clause
 from share_spark.delta.native_changes import RowFilter
 from share_spark.delta.table_maintenance import KeptTable, is_conflict
 from share_spark.model.errors import TopicError, TopicUnreachableError
+from share_spark.spark import functions as F
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.frames import is_frame
 from share_spark.spark.on_demand import session_of
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_appends import DirectTopicAppends, NumberedMessage
@@ -43,7 +42,7 @@ from share_spark.topics.topic_registry import AppendNote, TopicEntry
 from share_spark.topics.topic_view import TopicState, TopicTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _LOG = logging.getLogger(__name__)
 
@@ -132,9 +131,10 @@ class TopicProducer:
     def append(self, topic: str, records: DataFrame | Iterable[Message]) -> dict[int, int]:
         """See ``EmbeddedTopicLog.append``."""
         partitions = self._table.topic(topic).entry.partitions
-        append = self._append_frame if isinstance(records, DataFrame) else self._append_messages
         try:
-            return append(topic, records, partitions)  # type: ignore[arg-type]
+            if is_frame(records):
+                return self._append_frame(topic, records, partitions)
+            return self._append_messages(topic, records, partitions)
         except JVM_ERRORS as error:
             raise TopicError(f"append to {topic!r} failed: {first_line(error)}") from error
 
@@ -291,6 +291,8 @@ def _numbered(frame: DataFrame, partitions: int) -> DataFrame:
         F.col("value").cast("binary").alias("value"),
         F.col("headers").cast(missing["headers"]).alias("headers"),
     )
+    from pyspark.sql import Window
+
     order = Window.partitionBy("partition").orderBy("sequence")
     return placed.withColumn("number", F.row_number().over(order) - 1).drop("sequence")
 

@@ -28,13 +28,12 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as F
-
 from share_spark.delta.location import Location
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
 from share_spark.engine.spans import merged, records_in
 from share_spark.model.ids import LogEnds
+from share_spark.spark import functions as F
 from share_spark.spark.frames import keys_of_tasks
 from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.topics.topic_file_rows import TopicFileReader

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as F
-
 from share_spark.delta.commit_files import CommitFile, CommitFiles
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.ids import LogEnds
+from share_spark.spark import functions as F
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.topics import topic_registry

@@ -14,7 +14,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.model.errors import ConfigError
 from share_spark.output.letter_columns import COLUMNS
-from share_spark.spark.schemas import columns_in
+from share_spark.spark.schemas import columns_in, spark_schema
 from share_spark.state.tables import LOG_COLUMNS, STATE_COLUMNS
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_a_log_with_a_commit_or_a_directory_with_anything_else_is_not_free(spark
 def test_columns_of_our_tables_are_read_as_spark_reads_them(spark: SparkSession) -> None:
     written = "a ARRAY<STRUCT<b: Int,c:string>>"
     for text in (LOG_COLUMNS, f"{STATE_COLUMNS}, bucket int", COLUMNS, RECORD_COLUMNS, written):
-        assert columns_in(text) == StructType.fromDDL(text)
+        assert spark_schema(columns_in(text)) == StructType.fromDDL(text)
     for text in ("a", "a map<string,int>", "a int NOT NULL", ""):
         with pytest.raises(ValueError, match=r"is no column with a type|is not known as a type"):
             columns_in(text)

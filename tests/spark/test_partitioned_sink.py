@@ -18,7 +18,6 @@ from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.handlers.handler import Record
-from share_spark.spark.schemas import arrow_schema
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from tests.support.partition_texts import TEXTS
@@ -77,7 +76,7 @@ def written(spark: SparkSession, place: Path, seed: int) -> tuple[str, list[dict
     table, rows = make(spark, place), mixed_rows(seed)
     appends = DirectAppends.of_files(spark, table)
     assert appends.place_for_workers is not None
-    files, given = OutputFiles(appends.place_for_workers), pa.Table.from_pylist(rows, arrow_schema(appends.log.schema))
+    files, given = OutputFiles(appends.place_for_workers), pa.Table.from_pylist(rows, appends.log.schema)
     files.write(given)
     appends.commit(files.close())
     return table, rows, given

@@ -79,7 +79,7 @@ def row(offset: int, **changes: Any) -> dict[str, Any]:
 def make_letters(place: Path, *files: Sequence[dict[str, Any]], properties: dict[str, str] | None = None) -> str:
     """A table with a file for each of ``files``. Returns where it is."""
     log_files = CommitFiles(LocalFiles(), str(place))
-    assert create_table(log_files, TYPES, properties=PROPERTIES if properties is None else properties)
+    assert create_table(log_files, TYPES.json(), properties=PROPERTIES if properties is None else properties)
     add_letters(place, *files)
     return str(place)
 

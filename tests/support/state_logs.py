@@ -62,7 +62,9 @@ class StateLog:
         if not files.is_table():
             columns = StructType([*_COLUMNS, *from_arrow_schema(LOG_SCHEMA)])
             with self._clock():
-                assert create_table(files, columns, partitioned_by=("group_id", "segment"), properties=_PROPERTIES)
+                assert create_table(
+                    files, columns.json(), partitioned_by=("group_id", "segment"), properties=_PROPERTIES
+                )
 
     def claim(self) -> None:
         """Another engine."""

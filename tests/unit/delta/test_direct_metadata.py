@@ -22,7 +22,9 @@ NAME, OTHER = "share_spark.topic.orders", "share_spark.topic.bills"
 @pytest.fixture
 def files(tmp_path: Path) -> CommitFiles:
     found = CommitFiles(LocalFiles(), str(tmp_path))
-    assert create_table(found, COLUMNS, properties={"delta.appendOnly": "false", "share_spark.format.version": "1"})
+    assert create_table(
+        found, COLUMNS.json(), properties={"delta.appendOnly": "false", "share_spark.format.version": "1"}
+    )
     return found
 
 

@@ -38,13 +38,14 @@ from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_rows import Change, OvertakenError, TableRows
 from share_spark.model.errors import SinkError
 from share_spark.spark.public_files import LocalFiles
+from share_spark.spark.schemas import arrow_schema
 
 COLUMNS = StructType([StructField("n", LongType()), StructField("t", StringType())])
 
 
 def made(place: Path) -> CommitFiles:
     files = CommitFiles(LocalFiles(), str(place))
-    assert create_table(files, COLUMNS, partitioned_by=["t"], properties={"team": "ours"})
+    assert create_table(files, COLUMNS.json(), partitioned_by=["t"], properties={"team": "ours"})
     return files
 
 
@@ -68,13 +69,13 @@ def test_a_table_is_there_at_once(tmp_path: Path) -> None:
     assert [field.name for field in table.schema().fields] == ["n", "t"]
     assert (table.metadata().partition_columns, table.metadata().configuration) == (["t"], {"team": "ours"})
     log = TableLog.open(files)
-    assert (log.schema, log.partition_columns, log.properties) == (COLUMNS, ("t",), {"team": "ours"})
+    assert (log.schema, log.partition_columns, log.properties) == (arrow_schema(COLUMNS), ("t",), {"team": "ours"})
     assert files.is_table()
 
 
 def test_of_two_that_make_it_one_does(tmp_path: Path) -> None:
     files, made_by = CommitFiles(LocalFiles(), str(tmp_path)), []
-    threads = [threading.Thread(target=lambda: made_by.append(create_table(files, COLUMNS))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: made_by.append(create_table(files, COLUMNS.json()))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -106,7 +107,7 @@ def struct(**columns: DataType) -> StructType:
 def test_columns_whose_needs_only_spark_knows(tmp_path: Path, columns: StructType, named: str) -> None:
     """Others could not open a table with them in the oldest protocol, or Spark could not change it."""
     with pytest.raises(UnknownTableError, match=f"the column {named} needs"):
-        create_table(CommitFiles(LocalFiles(), str(tmp_path)), columns)
+        create_table(CommitFiles(LocalFiles(), str(tmp_path)), columns.json())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,7 +199,7 @@ def test_rows_that_cannot_be_written_are_a_fault_of_the_sink(tmp_path: Path) -> 
 def plain(place: Path) -> TableRows:
     """A table with two files: n = 1, 2 and n = 3."""
     files = CommitFiles(LocalFiles(), str(place))
-    assert create_table(files, COLUMNS)
+    assert create_table(files, COLUMNS.json())
     appends = commits(files, place)
     for numbers in ([1, 2], [3]):
         rows = pa.table({"n": pa.array(numbers, pa.int64()), "t": ["a"] * len(numbers)})
@@ -274,7 +275,7 @@ def test_one_that_is_never_first_gives_up(tmp_path: Path) -> None:
 )
 def test_tables_that_ask_more_of_a_writer_are_left_alone(tmp_path: Path, property_name: str, reason: str) -> None:
     files = CommitFiles(LocalFiles(), str(tmp_path))
-    assert create_table(files, COLUMNS, properties={property_name: "true"})
+    assert create_table(files, COLUMNS.json(), properties={property_name: "true"})
     with pytest.raises(UnknownTableError, match=reason):
         table_rows(tmp_path).change("DELETE", without(1))
 

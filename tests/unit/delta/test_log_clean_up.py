@@ -29,7 +29,7 @@ OLD_S, BEFORE_MS = 1_000, 2_000_000
 
 def opened(place: Path, **properties: str) -> DirectAppends:
     files = CommitFiles(LocalFiles(), str(place))
-    create_table(files, COLUMNS, partitioned_by=["t"], properties=properties)
+    create_table(files, COLUMNS.json(), partitioned_by=["t"], properties=properties)
     return DirectAppends(directory=str(place), log=TableLog.open(files, keeps_files=True))
 
 

@@ -43,7 +43,7 @@ COLUMNS = StructType(
 def opened(place: Path) -> DirectAppends:
     files = CommitFiles(LocalFiles(), str(place))
     if not files.is_table():
-        create_table(files, COLUMNS, partitioned_by=["place", "part"])
+        create_table(files, COLUMNS.json(), partitioned_by=["place", "part"])
     return DirectAppends(directory=str(place), log=TableLog.open(files, keeps_files=True))
 
 

@@ -29,7 +29,7 @@ def table(directory: Path, **properties: str) -> TableLog:
     """With one file, as old as all else in it."""
     files = CommitFiles(LocalFiles(), str(directory))
     named = {f"delta.{name}": value for name, value in properties.items()}
-    assert create_table(files, COLUMNS, partitioned_by=["t"], properties=named)
+    assert create_table(files, COLUMNS.json(), partitioned_by=["t"], properties=named)
     log = TableLog.open(files, keeps_files=True)
     appends = DirectAppends(directory=str(directory), log=log)
     appends.commit([written(appends, "t=a b/")])

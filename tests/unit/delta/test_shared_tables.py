@@ -55,7 +55,7 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.storage = Disturbed()
-        assert create_table(CommitFiles(self.storage, str(path)), COLUMNS)
+        assert create_table(CommitFiles(self.storage, str(path)), COLUMNS.json())
 
     def writer(self) -> DirectAppends:
         files = CommitFiles(self.storage, str(self.path))

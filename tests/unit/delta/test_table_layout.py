@@ -40,7 +40,7 @@ COLUMNS = StructType([StructField("n", LongType()), StructField("Day", DateType(
 
 def table(place: Path, *partitioned_by: str) -> DirectAppends:
     files = CommitFiles(LocalFiles(), str(place))
-    assert create_table(files, COLUMNS, partitioned_by=partitioned_by)
+    assert create_table(files, COLUMNS.json(), partitioned_by=partitioned_by)
     return DirectAppends(directory=str(place), log=TableLog.open(files))
 
 
