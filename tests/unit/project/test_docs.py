@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import share_spark
 from tests.chaos.faults import POINTS
 from tests.kafka import test_kafka_judges as judges
 from tests.simulation import test_late_calls, test_outside_members, test_simulation
@@ -61,7 +62,7 @@ def test_the_readme_is_a_front_page() -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """Those that GitHub gives the titles of a document."""
+    """Those that GitHub gives the titles of a document; mkdocs.yml asks for the same."""
     titles = re.findall(r"^#+ (.*)$", without_code(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -72,6 +73,12 @@ def test_links_lead_somewhere(path: Path) -> None:
         place = path.parent / target if target else path
         assert place.exists(), target
         assert not anchor or anchor in anchors(place), f"{target}#{anchor}"
+
+
+def test_the_api_has_each_public_name() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    named = re.findall(r"^::: share_spark\.(\w+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(share_spark.__all__)
 
 
 def test_how_much_is_tested_is_counted() -> None:
