@@ -61,8 +61,9 @@ fmt: $(STAMP) ## format the code and sort its imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-docs: $(STAMP) ## the documentation as a site, in site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+# Not --quiet: mkdocs would not see its own warnings.
+docs: $(STAMP) ## the documentation as a site, in site/; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## benchmarks against plain Spark and Kafka's own share groups
 	$(BIN)/python -m tests.bench
