@@ -20,7 +20,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast sim torture chaos lint fmt bench conformance broker cluster demo-cluster browser promtool clean python java
+.PHONY: help setup demo docs test test-all test-fast sim torture chaos lint fmt bench conformance broker cluster demo-cluster browser promtool clean python java
 
 help: ## list the commands
 	@echo "usage: make COMMAND"
@@ -61,6 +61,10 @@ fmt: $(STAMP) ## format the code and sort its imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
+# Not --quiet: mkdocs would not see its own warnings.
+docs: $(STAMP) ## the documentation as a site, in site/; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(STAMP) ## benchmarks against plain Spark and Kafka's own share groups
 	$(BIN)/python -m tests.bench
 
@@ -89,7 +93,7 @@ promtool: ## as root on Debian: the promtool for tests of the alert rules
 	  install -m 755 promtool /usr/local/bin && rm -r $$at
 
 clean: ## remove what was built here (not the cache of jars)
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -98,7 +102,7 @@ $(STAMP): pyproject.toml | python java
 	@[ -f $@ ] || rm -rf $(VENV)
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo,spark$(subst .,,$(SPARK))]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo,docs,spark$(subst .,,$(SPARK))]'
 	$(BIN)/python -m share_spark.spark.jars
 	-$(BIN)/share-spark prepare  # optional: without it everything starts slower
 	@touch $@

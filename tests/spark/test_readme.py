@@ -1,11 +1,13 @@
-"""README.md and docs/operations.md are run: their Python, SQL, `share-spark` commands. What stands for a place or a
-broker there is replaced by ``SUBSTITUTIONS``; what cannot run is in ``NOT_RUN``, with the reason."""
+"""README.md is followed as it stands. docs/operations.md is run: its Python, SQL, `share-spark` commands. What stands
+for a place or a broker there is replaced by ``SUBSTITUTIONS``; what cannot run is in ``NOT_RUN``, with the reason."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,16 +17,18 @@ import pytest
 import share_spark
 from share_spark import Ack, EmbeddedTopicLog, Message, Record, ShareGroupAdmin, cli
 from tests.support.python_blocks import python_blocks
+from tests.support.walkthrough import walk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text() + (ROOT / "docs" / "operations.md").read_text()
+README = (ROOT / "README.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 HERE = __name__
 
 SUBSTITUTIONS = {
-    # A topic table in the place of the broker: both are one line of the README.
+    # A topic table in the place of the broker: both are one line.
     '.kafka("broker:9092")': '.table("/lake/topics")',
     "--bootstrap-server broker:9092": "--topic-table /lake/topics",
     # A dead-letter table, as there is no cluster to have the topic.
@@ -42,14 +46,13 @@ NOT_RUN = {
     "share-spark gateway": "serves clients until it is stopped; tests/unit/gateway/test_share_consumer.py does it",
     "share-spark exporter": "serves metrics until it is stopped; tests/unit/admin/test_exporter.py does it",
     "share-spark ui": "serves a page until it is stopped; tests/spark/test_web_commands.py does it",
-    "make": "each is a test run, a benchmark or a demo of its own, and takes minutes",
     "spark-submit": "starts a JVM of its own; tests/spark/test_job_signals.py does it",
 }
 RUN = ("share-spark", "SELECT")
 
 
 class Order(NamedTuple):
-    """What ``parse`` of the README makes of a record."""
+    """What ``parse`` there makes of a record."""
 
     id: int
     cancelled: bool
@@ -64,13 +67,13 @@ def charge(order: Order) -> float:
 
 
 def bill(record: Record) -> Ack:
-    """For the command line, where the README names a handler of a project."""
+    """For the command line, where a handler of a project is named."""
     return Ack.REJECT if parse(record.value or b"").cancelled else Ack.ACCEPT
 
 
 class Lake(NamedTuple):
     """A directory with ten orders in the topic ``orders``, of which order 3 is cancelled. ``wrote``: the rows of the
-    quick start's tables, right after it."""
+    program's tables, right after it."""
 
     spark: SparkSession
     directory: Path
@@ -92,13 +95,13 @@ class Lake(NamedTuple):
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """After the quick start, the only block of Python, with what it wrote; and with a setting that a command unsets.
-    The tests may run in any order and in two processes: each has to find what it needs."""
+    """After the program, the only block of Python, with what it wrote; and with a setting that a command unsets. The
+    tests may run in any order and in two processes: each has to find what it needs."""
     place = Lake(spark, tmp_path_factory.mktemp("lake"), [])
     EmbeddedTopicLog(spark, f"{place.directory}/topics").create_topic("orders", 1)
     place.put()
-    (quick_start,) = python_blocks(README)
-    run_python(place, quick_start)
+    (program,) = python_blocks(OPERATIONS)
+    run_python(place, program)
     place.wrote.extend(place.rows(name) for name in ("bills", "letters"))
     ShareGroupAdmin(f"{place.directory}/queues").alter_configs("billing", {"delivery.rate.limit": 50})
     return place
@@ -106,9 +109,9 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 def commands() -> list[str]:
     """Lines of indented blocks, continued ones joined, and commands with options in the running text."""
-    blocks = re.findall(r"(?:^    .*\n)+", README, re.MULTILINE)
+    blocks = re.findall(r"(?:^    .*\n)+", OPERATIONS, re.MULTILINE)
     lines = [line.partition("  #")[0].strip() for block in blocks for line in joined(block).splitlines()]
-    told = re.findall(r"`((?:share-spark|spark-submit) [^`]*--[^`]*)`", README)
+    told = re.findall(r"`((?:share-spark|spark-submit) [^`]*--[^`]*)`", OPERATIONS)
     found = [" ".join(text.split()) for text in [*lines, *told]]
     return [text for text in found if text.startswith((*RUN, *NOT_RUN))]
 
@@ -119,12 +122,26 @@ def joined(block: str) -> str:
 
 
 def run_python(lake: Lake, block: str) -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": "readme", "parse": parse, "charge": charge, "spark": lake.spark}
-    exec(compile(lake.substituted(block), "README.md", "exec", dont_inherit=True), names)  # noqa: S102 - the README is ours
+    names: dict[str, Any] = {"__name__": "operations", "parse": parse, "charge": charge, "spark": lake.spark}
+    exec(compile(lake.substituted(block), "operations.md", "exec", dont_inherit=True), names)  # noqa: S102 - it is ours
     return names
 
 
-def test_the_quick_start_does_what_it_says(lake: Lake) -> None:
+@pytest.mark.slow
+def test_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
+    """In an empty directory, in processes of their own, as a reader does it."""
+    followed = []
+    for command in walk(README, tmp_path):
+        program, *words = shlex.split(command.text)
+        start = [sys.executable, "-m", "share_spark.cli"] if program == "share-spark" else [sys.executable]
+        done = subprocess.run([*start, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert command.agrees(done.stdout), done.stdout
+        followed.append(program)
+    assert followed == ["python", "share-spark"]
+
+
+def test_the_program_does_what_it_says(lake: Lake) -> None:
     bills, (letter,) = lake.wrote
     assert sorted((row.order, row.price) for row in bills) == [(n, 2.0 * n) for n in range(10) if n != 3]
     assert (letter.offset, letter.error) == (3, "cancelled")
@@ -149,10 +166,9 @@ def test_queries_run(lake: Lake, query: str) -> None:
     assert [row.topic for row in rows] == ([] if "errors" in query else ["orders"]), "errors: history is not kept there"
 
 
-def test_the_readme_is_read() -> None:
+def test_the_document_is_read() -> None:
     """Else nothing above would run."""
-    kinds = {text.split()[0] for text in commands()}
-    assert {"share-spark", "SELECT", "make"} <= kinds
+    assert {text.split()[0] for text in commands()} >= {"share-spark", "SELECT"}
     assert {text.split()[1] for text in commands() if text.startswith("share-spark")} >= {"run", "history", "verify"}
 
 
@@ -163,7 +179,8 @@ def test_functions_that_it_names_are_public() -> None:
 
 
 def called() -> Iterator[str]:
-    yield from re.findall(r"`share_spark\.(\w+)\(", README)
-    for block in python_blocks(README):
+    text = README + OPERATIONS
+    yield from re.findall(r"`share_spark\.(\w+)\(", text)
+    for block in python_blocks(text):
         for names in re.findall(r"^from share_spark import (.*)$", block, re.MULTILINE):
             yield from (name.strip() for name in names.split(","))
