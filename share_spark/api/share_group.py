@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from share_spark.api.query import ShareGroupQuery, Trigger
 from share_spark.api.spec import ShareGroupSpec
-from share_spark.api.wiring import start_query
 from share_spark.delta.location import Location
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.handler import Handler, Record, as_handler
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.config import SETTINGS, DeliveryOrder
 from share_spark.model.errors import ConfigError
+from share_spark.spark.installed import require_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +53,7 @@ class ShareGroup:
     _spec: ShareGroupSpec
 
     def __init__(self, group_id: str, *, spark: SparkSession, state: str) -> None:
+        require_spark("ShareGroup")
         object.__setattr__(self, "_spec", ShareGroupSpec(group_id=group_id, spark=spark, state=state))
 
     def __repr__(self) -> str:
@@ -168,6 +169,8 @@ class ShareGroup:
 
         Raises ConfigError, TopicError, HandlerError, StateError, FencedError; then nothing has been changed.
         """
+        from share_spark.api.wiring import start_query
+
         return start_query(self._spec)
 
     def _with(self, **changes: Any) -> ShareGroup:

@@ -11,20 +11,36 @@ from share_spark.model.errors import EnvironmentFault
 INSTALL = "pip install 'share_spark[spark]'"
 """The end of a message that says that something is not installed."""
 
-_PACKAGES = ("pyspark", "delta", "py4j")
+_PACKAGES = {"pyspark": "pyspark", "delta": "delta-spark", "py4j": "py4j"}
+"""The packages by the names of their modules."""
 
 
 def is_installed() -> bool:
     """Return whether PySpark and delta-spark are installed."""
-    return all(find_spec(name) is not None for name in _PACKAGES)
+    return _missing() is None
+
+
+def require_spark(what: str) -> None:
+    """Check that PySpark and delta-spark are installed. Raises EnvironmentFault, a line that begins with ``what``."""
+    if (missing := _missing()) is not None:
+        raise _fault(what, missing)
 
 
 @contextmanager
 def needing_spark(what: str) -> Iterator[None]:
-    """Let the body import PySpark. Raises EnvironmentFault if it is not installed; ``what`` begins the line."""
+    """Let the body import PySpark. Raises EnvironmentFault as ``require_spark`` if it is not installed."""
     try:
         yield
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in _PACKAGES:
+    except ModuleNotFoundError as fault:
+        missing = (fault.name or "").partition(".")[0]
+        if missing not in _PACKAGES:
             raise
-        raise EnvironmentFault(f"{what} needs Spark, and {missing.name} is not installed: {INSTALL}") from missing
+        raise _fault(what, missing) from fault
+
+
+def _missing() -> str | None:
+    return next((name for name in _PACKAGES if find_spec(name) is None), None)
+
+
+def _fault(what: str, missing: str) -> EnvironmentFault:
+    return EnvironmentFault(f"{what} needs Spark, and {_PACKAGES[missing]} is not installed: {INSTALL}")

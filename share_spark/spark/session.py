@@ -23,11 +23,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
-
 from share_spark.spark.capabilities import SUBMITTED_SETTINGS, WORKER_DAEMON, is_allowed, use
 from share_spark.spark.class_archive import archive_options
+from share_spark.spark.installed import needing_spark
 from share_spark.spark.jars import JarsError, jar_paths, require_java
 from share_spark.spark.jvm_errors import Py4JJavaError
 from share_spark.spark.schemas import ARROW_BYTES, NO_ARROW_LIMIT
@@ -85,6 +83,9 @@ def build_session(
     `master` is spark-submit's if it runs this, else LOCAL_MASTER. `extra_conf` wins over everything, but has no
     effect on a session that exists already. Raises JavaError and JarsError.
     """
+    with needing_spark("a session"):
+        from pyspark.sql import SparkSession
+
     if existing := SparkSession.getActiveSession():
         return existing
     if _is_submitted() and not is_allowed(SUBMITTED_SETTINGS):
@@ -105,6 +106,8 @@ def end_session(spark: SparkSession) -> None:
 
 
 def _start(app_name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder.appName(app_name)
     for key, value in {**settings, "spark.master": master}.items():
         builder = builder.config(key, value)
@@ -158,6 +161,8 @@ def _is_submitted() -> bool:
 
 def _as_submitted(app_name: str, extra_conf: Mapping[str, str]) -> SparkSession:
     """Return a session as submitted: its settings cannot be read before. Raises JarsError if Delta is not in it."""
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder.appName(app_name)
     for key, value in extra_conf.items():
         builder = builder.config(key, value)
@@ -172,6 +177,8 @@ def _submitted() -> dict[str, str]:
     if not _is_submitted():
         require_java()
         return {}
+    from pyspark import SparkConf, SparkContext
+
     SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())
 
@@ -221,6 +228,8 @@ def _add_to_driver(paths: list[str]) -> None:
 
 
 def _jvm() -> Any:
+    from pyspark import SparkContext
+
     return SparkContext._jvm
 
 

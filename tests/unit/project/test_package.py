@@ -92,7 +92,9 @@ def test_without_extras_there_are_topics_and_tools(built: Path, tmp_path: Path) 
     assert "gateway" in place.run("share-spark", "--help", at=tmp_path)
     assert __version__ in place.run("python", "-c", "import share_spark; print(share_spark.__version__)", at=tmp_path)
     with pytest.raises(AssertionError, match=r"pip install 'share_spark\[spark\]'"):
-        place.run("python", "-c", "from share_spark import ShareGroup", at=tmp_path)
+        place.run(
+            "python", "-c", "from share_spark import ShareGroup; ShareGroup('g', spark=None, state='s')", at=tmp_path
+        )
     with pytest.raises(AssertionError, match="pyspark is not installed"):
         place.run("share-spark", "doctor", at=tmp_path)
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 HIDE = "import sys\nsys.modules.update(dict.fromkeys(['pyspark', 'py4j', 'delta']))\n"
 
 START_SPARK = {
-    *("api.share_group", "api.wiring", "audit.history", "cli.job", "cli.running", "cli.training", "spark.session"),
+    *("api.wiring", "audit.history"),
     *("companion.delivery", "companion.executors", "companion.program", "companion.record_parts", "companion.starts"),
     *("delivery.acquired_records", "delivery.deliver", "delivery.frame", "delivery.opened_handlers"),
     *("delivery.packed_handler", "delivery.record_sources", "delivery.worker"),
@@ -86,7 +86,8 @@ def said(*arguments: str) -> str:
 
 @pytest.mark.parametrize("command", ["run", "prepare"])
 def test_a_command_that_starts_spark_says_what_to_install(command: str) -> None:
-    options = ["--group", "billing", "--handler", "json:loads", "--topic", "orders", "--state", "state"]
+    options = ["--group", "billing", "--handler", "json:loads", "--topic", "orders", "--state", "lake/state"]
+    options += ["--topic-table", "lake/topics"]
     done = share_spark(command, *(options if command == "run" else ()))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -94,6 +95,6 @@ def test_a_command_that_starts_spark_says_what_to_install(command: str) -> None:
 
 
 def test_a_share_group_says_what_to_install() -> None:
-    done = python("-c", "from share_spark import Record, Ack, ShareError\nfrom share_spark import ShareGroup")
+    done = python("-c", "from share_spark import ShareGroup; ShareGroup('billing', spark=None, state='state')")
     last = done.stderr.strip().splitlines()[-1]
     assert last.endswith("ShareGroup needs Spark, and pyspark is not installed: pip install 'share_spark[spark]'")
