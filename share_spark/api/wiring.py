@@ -49,7 +49,6 @@ Found = TypeVar("Found")
 def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
     """Start a query; see ``ShareGroup.start``."""
     spec.check()
-    require_release(spec.spark.version)
     warn_of_all()
     with ExitStack() as if_it_fails:
         if (metrics := _metrics(spec)) is not None:
@@ -108,6 +107,7 @@ def _watchers(
 
 
 def _started(spec: ShareGroupSpec, metrics: MetricsServer | None, door: ListeningGroup | None) -> ShareGroupQuery:
+    require_release(spec.spark.version)
     config = spec.config
     location = Location.parse(spec.state)
     checkpoint = Checkpoint.at(spec.spark, spec.checkpoint, location, spec.group_id)
