@@ -86,6 +86,7 @@ class ShareGroup:
         linger: float | None = None,
         threads: int | None = None,
         cost: Callable[[Record], float] | str | None = None,
+        value_from: Callable[..., Any] | str | None = None,
     ) -> ShareGroup:
         """Set the handler of records: see ``share_spark.handlers.handler``. ``output`` declares the schema of
         output rows: DDL (``"id bigint, delay double"``), a StructType or an Arrow schema.
@@ -95,10 +96,15 @@ class ShareGroup:
         before the call what a record costs, as the tokens of its prompt, for ``delivery.cost.limit``;
         ``Ack.accept(cost=...)`` is valid instead. It gets the columns that the handler has asked for.
 
+        A parameter that is annotated with a dataclass, a TypedDict or a pydantic model gets the record's value, decoded
+        from JSON, and ``Record[Order]`` is a record with such a value. ``value_from`` decodes others: a function of the
+        bytes, or one of the bytes and a SerializationContext, as confluent-kafka's deserializers are; or a function
+        without parameters that makes one in the worker. A record whose value cannot be decoded is rejected.
+
         Raises HandlerError if it cannot be imported or is no handler.
         """
         settings: dict[str, Any] = {"batch": batch, "linger": linger, "threads": threads, "cost": cost}
-        return self._with(handler=as_handler(handler, output=output, **settings))
+        return self._with(handler=as_handler(handler, output=output, value_from=value_from, **settings))
 
     def ordered_by_key(self) -> ShareGroup:
         """Deliver the records of a key one at a time, in the order of their offsets. A record that is not finished

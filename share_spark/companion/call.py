@@ -7,7 +7,9 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from share_spark.companion.judgement import Prepared
 from share_spark.companion.ledger import cell_value_of_list
 from share_spark.companion.messages import Limits
 from share_spark.companion.waiting import Waiting
@@ -20,7 +22,7 @@ from share_spark.handlers.kinds import HandlerKind
 class Call:
     """A call that runs (``Stepping``). ``cell_value``: 0 once it has ended, as its place in the ledger may get another
     record; tasks that it has started may go on. ``until``: its time limit. ``is_over``: what it still does is
-    ignored. ``estimates``: of its records, what a cost function has said; none if there is no function."""
+    ignored. ``prepared``: of its records, once that was done; none if there is nothing to do before a call."""
 
     records: Sequence[Waiting]
     cell: memoryview
@@ -30,7 +32,7 @@ class Call:
     limit_ms: int
     round_number: int
     is_over: bool = False
-    estimates: Sequence[float] = ()
+    prepared: Sequence[Prepared] = ()
     task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -52,22 +54,35 @@ class Call:
             round_number=limits.round_number,
         )
 
-    def estimate(self, cost: Callable[[Record], float | Judged]) -> list[tuple[Waiting, Judged]]:
-        """Ask what each record will cost. Leave out of the call, and return, those for which there is only a
-        judgement."""
+    def prepare(self, prepared: Callable[[Record], Prepared | Judged]) -> list[tuple[Waiting, Judged]]:
+        """Decode the records, and ask what each will cost. Leave out of the call, and return, those for which there is
+        only a judgement."""
         self.cell[0] = self.cell_value
         try:
-            found = [(one, cost(one.record)) for one in self.present]
+            found = [(one, prepared(one.record)) for one in self.present]
         finally:
             self.cell[0] = 0
-        known = [(one, said) for one, said in found if not isinstance(said, Judged)]
-        self.records, self.estimates = [one for one, _ in known], [said for _, said in known]
+        known = [(one, said) for one, said in found if isinstance(said, Prepared)]
+        self.records, self.prepared = [one for one, _ in known], [said for _, said in known]
         return [(one, said) for one, said in found if isinstance(said, Judged)]
+
+    @property
+    def argument(self) -> Any:
+        """The argument for a handler of one record."""
+        return self.prepared[0].argument if self.prepared else self.records[0].record
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The argument for a handler of a list."""
+        if self.prepared:
+            return [one.argument for one in self.prepared]
+        return [one.record for one in self.records]
 
     def cost(self, found: Iterable[Judged]) -> float:
         """Return what the call has cost: what its answers say, else what was estimated."""
         cost = 0.0
-        for answer, estimate in zip(found, self.estimates or itertools.repeat(0.0), strict=False):
+        for answer, prepared in itertools.zip_longest(found, self.prepared):
+            estimate = 0.0 if prepared is None else prepared.cost
             cost += estimate if answer.cost is None else answer.cost
         return cost
 

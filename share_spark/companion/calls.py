@@ -8,7 +8,6 @@ with all others that end within a few milliseconds.
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -255,8 +254,8 @@ class Calls:
                 one.block.status[one.position] = _IN_HANDLER
         answer = fault = None
         try:
-            if handler.cost is not None:
-                for one, failed in call.estimate(functools.partial(self._judgement.estimate, handler.cost)):
+            if self._judgement.prepares:
+                for one, failed in call.prepare(self._judgement.prepared):
                     self._answer(one, failed, call.round_number)
                     self._plan_turn()
             if call.records:
@@ -279,10 +278,8 @@ class Calls:
     def _called(self, call: Call, handler: Handler) -> Awaitable[Any]:
         """Begin the call, and return what gives its answer."""
         if self._threads is not None:
-            return self._threads.run(call, handler.call, call.records[0].record)
-        if handler.kind is HandlerKind.LIST:
-            return stepped(handler.call([one.record for one in call.records]), call)
-        return stepped(handler.call(call.records[0].record), call)
+            return self._threads.run(call, handler.call_of_record, call.argument)
+        return stepped(handler.call(call.arguments if handler.kind is HandlerKind.LIST else call.argument), call)
 
     def _judged(self, call: Call, answer: Any, fault: BaseException | None) -> Sequence[Judged]:
         """Judge the end of a call. The user's objects are looked at, so it is a part of the call."""

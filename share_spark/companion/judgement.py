@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from share_spark.delivery.judging import Contract, Judged, judged
-from share_spark.delivery.ledger import CallStatus
+from share_spark.delivery.ledger import STATUS_OF, CallStatus
 from share_spark.handlers.acknowledgement import Ack, OneAnswer, refuse_coroutine
-from share_spark.handlers.costs import CostError, CostFunction, estimate
+from share_spark.handlers.costs import CostError, estimate
 from share_spark.handlers.error_texts import exception_text, shown
 from share_spark.handlers.handler import Handler, Record
 from share_spark.handlers.kinds import HandlerKind
 from share_spark.handlers.throttling import throttle_of
+from share_spark.handlers.values import UndecodableError
 from share_spark.model.errors import HandlerError
 
 ACCEPTED = (Judged(int(Ack.ACCEPT), None, None, [], int(CallStatus.ACCEPTED)),)
 """The judgement on a call with one record that was accepted."""
+
+
+class Prepared(NamedTuple):
+    """The argument of a call for a record, and what the call will cost."""
+
+    argument: Any
+    cost: float
 
 
 class Judgement:
@@ -25,6 +33,9 @@ class Judgement:
     def __init__(self, handler: Handler) -> None:
         self.contract = Contract()
         self._name, self._is_list = handler.name, handler.kind is HandlerKind.LIST
+        self._cost = handler.cost
+        # Threads decode by themselves: it may take time, as that of a service.
+        self._argument_of = None if handler.threads is not None else handler.argument_of
         self._names = None if handler.output is None else dict.fromkeys(handler.output.names)
 
     def is_plain_accept(self, answer: Any) -> bool:
@@ -49,13 +60,25 @@ class Judgement:
 
     def of_fault(self, fault: BaseException, records: int) -> Sequence[Judged]:
         """Judge what was raised: it is the answer for all."""
+        if isinstance(fault, UndecodableError):  # of the one record that a thread has
+            return [_rejected(str(fault))] * records
         throttle = throttle_of(fault)
         return [released(exception_text(fault)) if throttle is None else self._one(throttle)] * records
 
-    def estimate(self, cost: CostFunction, record: Record) -> float | Judged:
-        """Return what the cost function says of a record; if it fails, the judgement on the record."""
+    @property
+    def prepares(self) -> bool:
+        """Whether there is something to do before a call."""
+        return self._cost is not None or self._argument_of is not None
+
+    def prepared(self, record: Record) -> Prepared | Judged:
+        """Return what a call gets for a record; if there is no call for it, the judgement on the record: its value
+        cannot be decoded, or the cost function fails."""
         try:
-            return estimate(cost, record)
+            argument = record if self._argument_of is None else self._argument_of(record)
+        except BaseException as fault:  # noqa: BLE001 - what a decoder raises is an answer
+            return self.of_fault(fault, 1)[0]
+        try:
+            return Prepared(argument, 0.0 if self._cost is None else estimate(self._cost, record))
         except CostError as fault:
             return self._misfit(fault)
 
@@ -76,3 +99,7 @@ class Judgement:
 def released(error: str) -> Judged:
     """Return a release with this error."""
     return Judged(int(Ack.RELEASE), error, None, [], int(CallStatus.RELEASED))
+
+
+def _rejected(error: str) -> Judged:
+    return Judged(int(Ack.REJECT), error, None, [], int(STATUS_OF[int(Ack.REJECT)]), cost=0.0)

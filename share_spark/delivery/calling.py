@@ -1,7 +1,8 @@
 """Calls of a handler on one Arrow batch, inside a Python worker: each kind, and the result of its answers and faults.
 
 What a handler *raises* is an answer: the record (of a batch handler: the whole batch) is released and the message kept;
-or it is given back uncounted, if a service has throttled it (``throttling``).
+or it is given back uncounted, if a service has throttled it (``throttling``). A record whose value cannot be decoded
+(``values``) is rejected without a call.
 So is a wrong *return value* for a record: an unknown acknowledgement, output that does not fit the schema, an object
 that raises when it is inspected. A result that breaks the contract of a batch as a whole (a wrong length, no
 acknowledgements at all) is a HandlerError, which ends the query.
@@ -34,6 +35,7 @@ from share_spark.handlers.kinds import HandlerKind
 from share_spark.handlers.records import records_of
 from share_spark.handlers.throttling import throttle_of
 from share_spark.handlers.time_limit import OverrunError, TimeLimit, overrun_text
+from share_spark.handlers.values import UndecodableError
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
 
@@ -125,15 +127,19 @@ class _RecordResults:
         return again if self.rows is None else min(again, self.rows.write(now))
 
     def call_of(self, handler: Handler) -> Callable[[Record], Any]:
-        """Return the call of a record. A cost function is a part of it, and raises CostError."""
+        """Return the call of a record. What decodes its value is a part of it, and raises UndecodableError; a cost
+        function is one as well, and raises CostError: it is asked for records that can be decoded."""
         cost, calls = handler.cost, self.calls
         if cost is None:
-            return handler.call
+            return handler.call_of_record
+        argument_of = handler.argument_of or _itself
 
         def call(record: Record) -> Any:
+            calls.estimate = 0.0
+            argument = argument_of(record)
             calls.estimate = estimate(cost, record)
             calls.cost += calls.estimate
-            return handler.call(record)
+            return handler.call(argument)
 
         return call
 
@@ -141,6 +147,9 @@ class _RecordResults:
         """Note what the call has raised."""
         if isinstance(fault, CostError):
             self.break_contract(position, str(fault))
+            return
+        if isinstance(fault, UndecodableError):
+            self.fail(position, str(fault), int(Ack.REJECT))
             return
         throttle = throttle_of(fault)
         if throttle is None:
@@ -184,6 +193,10 @@ class _RecordResults:
         outputs = self.rows.finish() if self.rows is not None else None
         self.codes[entered:] = [int(Loss.NOT_ENTERED)] * (len(self.codes) - entered)
         return CallOutcome(answers=Answers.listed(self.codes, self.errors, self.delays), outputs=outputs)
+
+
+def _itself(record: Record) -> Record:
+    return record
 
 
 def watched_code() -> tuple[CodeType, ...]:

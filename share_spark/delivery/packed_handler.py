@@ -15,7 +15,10 @@ def packed(handler: Handler) -> bytes:
     try:
         return bytes(cloudpickle.dumps(handler))  # type: ignore[no-untyped-call]
     except Exception as fault:
-        raise HandlerError(f"handler {handler.name} cannot be sent to the workers: {exception_text(fault)}") from fault
+        reason = f"cannot be sent to the workers: {exception_text(fault)}"
+        if _has_unsent_decoder(handler):
+            reason = f"value_from {reason}: give a function without parameters, which makes it there"
+        raise HandlerError(f"handler {handler.name} {reason}") from fault
 
 
 def unpacked(name: str, payload: bytes) -> Handler:
@@ -25,3 +28,12 @@ def unpacked(name: str, payload: bytes) -> Handler:
     except Exception as fault:  # noqa: BLE001 - whatever importing the user's module does
         raise HandlerError(f"handler {name} cannot be loaded on a worker: {exception_text(fault)}") from None
     return handler
+
+
+def _has_unsent_decoder(handler: Handler) -> bool:
+    """Return whether what decodes values is what cannot be sent."""
+    try:
+        cloudpickle.dumps(handler.values)  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001 - whatever pickling does
+        return True
+    return False

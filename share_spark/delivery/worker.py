@@ -127,12 +127,15 @@ class HandlerTask:
         """Make the task of a new delivery to ``handler``; ``more``: the other fields. Raises HandlerError: it cannot be
         sent."""
         delivery = uuid.uuid4().hex
+        columns = tuple(handler.columns or HANDLER_COLUMNS)
+        if handler.kind is HandlerKind.RECORD and "topic" not in columns:
+            columns = (*columns, "topic")  # of a Record, which has always one
         return cls(
             name=handler.name,
             payload=packed(handler),
             place=place,
             delivery=delivery,
-            columns=tuple(handler.columns or HANDLER_COLUMNS),
+            columns=columns,
             output=handler.output,
             **more,
         )

@@ -11,6 +11,8 @@ without either it takes one record:
     @frame_handler                          # a Spark frame -> a Spark frame with
     def join(records): ...                  #   topic, partition, offset, ack (and error)
 
+Where it takes records, their values may be decoded for it (``parameters``, ``values``).
+
 An object that can be called is a handler as well, and so is its class (``handler_objects``).
 
 This module is about kinds, names and settings. It calls no handler and starts no Spark.
@@ -19,24 +21,32 @@ This module is about kinds, names and settings. It calls no handler and starts n
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import pyarrow as pa
 
 from share_spark.handlers.calls_at_once import check_calls
 from share_spark.handlers.handler_objects import check_object
-from share_spark.handlers.kinds import HandlerKind, annotated_kind, called, is_async
+from share_spark.handlers.kinds import HandlerKind, called, is_async
+from share_spark.handlers.names import handler_name, load_handler
 from share_spark.handlers.output_schema import OutputSchema, arrow_output
+from share_spark.handlers.parameters import Parameter, parameter_of
+from share_spark.handlers.values import ArgumentOf, Values, values_of
 from share_spark.model.errors import HandlerError
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     from share_spark.handlers.costs import CostFunction
+
+    _Value = TypeVarWithDefault("_Value", default=bytes | None)
+else:
+    _Value = TypeVar("_Value")
 
 HANDLER_COLUMNS = (*("topic", "partition", "offset", "timestamp", "key", "value", "headers", "delivery_count"),)
 """The columns that a batch handler sees, in this order. ``timestamp`` in the session's time zone, ``headers`` a list
@@ -52,8 +62,9 @@ KEY_COLUMNS = ("topic", "partition", "offset")
 """The columns that identify a record. They are always read, whatever a handler asks for."""
 
 
-class Record(NamedTuple):
-    """One acquired record. A tuple and not a dataclass, because one is made for every record.
+class Record(NamedTuple, Generic[_Value]):
+    """One acquired record. A tuple and not a dataclass, because one is made for every record. ``Record[Order]``: one
+    whose ``value`` is decoded.
 
     ``timestamp`` is aware, in UTC; a producer may write any year, and one that Python's dates do not have becomes the
     nearest that they have (``model.moments``). ``delivery_count`` counts this delivery: 1 is the first.
@@ -64,7 +75,7 @@ class Record(NamedTuple):
     offset: int
     timestamp: datetime | None = None
     key: bytes | None = None
-    value: bytes | None = None
+    value: _Value = typing.cast(Any, None)
     headers: tuple[tuple[str, bytes | None], ...] = ()
     delivery_count: int = 1
 
@@ -80,7 +91,8 @@ class Handler:
     time limit of a call, None for none. ``output``: the schema of its output rows, None for none. ``batch``: most
     records of a call, and ``linger_s``: how long the first of them waits for others, None if a call has one.
     ``threads`` that make the calls, None if no threads do. ``cost``: says before the call what a record costs
-    (``costs``), None if only answers do.
+    (``costs``), None if only answers do. ``values``: what it wants of values, None: bytes as they are, in their record;
+    ``argument_of`` is made of that when the handler is opened (``handler_objects``).
     """
 
     name: str
@@ -93,6 +105,8 @@ class Handler:
     linger_s: float | None = None
     threads: int | None = None
     cost: CostFunction | None = field(default=None, repr=False)
+    values: Values | None = field(default=None, repr=False)
+    argument_of: ArgumentOf | None = field(default=None, repr=False)
 
     def limit_ms(self, default_ms: _Limit) -> int | _Limit:
         """Return the time limit of a call. ``default_ms``: that of the group, for handlers without one."""
@@ -102,6 +116,15 @@ class Handler:
     def waits(self) -> bool:
         """Whether many calls run at a time: a call is a coroutine (``async def``), or it has a thread of its own."""
         return self.threads is not None or is_async(self.call)
+
+    @property
+    def call_of_record(self) -> Callable[[Record], Any]:
+        """The call for a record. Where its value has to be decoded first, it may raise UndecodableError."""
+        call, argument_of = self.call, self.argument_of
+        if self.values is None:
+            return call
+        assert argument_of is not None, "a handler is opened before it is called"
+        return lambda record: call(argument_of(record))
 
     def calls_at_a_time(self, most: int) -> int:
         """Return how many calls may run at a time, where ``most`` are allowed."""
@@ -122,6 +145,10 @@ class Handler:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[_F], _F]
 _DECLARED = "__share_spark_handler__"
+_OF_RECORDS = (HandlerKind.RECORD, HandlerKind.LIST)
+
+ValueFrom = Callable[..., Any] | str
+"""The decoder of values, or a function that makes it (``values``); or ``"module:name"`` of one."""
 
 
 class _Settings(NamedTuple):
@@ -133,6 +160,7 @@ class _Settings(NamedTuple):
     linger: float | None = None
     threads: int | None = None
     cost: CostFunction | str | None = None
+    value_from: ValueFrom | None = None
 
 
 class _Declared(NamedTuple):
@@ -149,9 +177,11 @@ def record_handler(
     timeout_ms: int | None = None,
     threads: int | None = None,
     cost: CostFunction | str | None = None,
+    value_from: ValueFrom | None = None,
 ) -> _Decorator[_F]: ...
 def record_handler(function: Any = None, **declared: Any) -> Any:
-    """Mark a function of one Record. With or without options: ``columns``, ``timeout_ms``, ``threads``, ``cost``."""
+    """Mark a function of one Record, or of its value. With or without options: ``columns``, ``timeout_ms``,
+    ``threads``, ``cost``, ``value_from``."""
     return _decorated(HandlerKind.RECORD, function, declared)
 
 
@@ -165,6 +195,7 @@ def list_handler(
     columns: Sequence[str] | None = None,
     timeout_ms: int | None = None,
     cost: CostFunction | str | None = None,
+    value_from: ValueFrom | None = None,
 ) -> _Decorator[_F]: ...
 def list_handler(function: Any = None, **declared: Any) -> Any:
     """Mark an ``async`` function of a list of Record, at most ``batch`` of them; the first one waits for others for
@@ -233,64 +264,38 @@ def as_handler(
     linger: float | None = None,
     threads: int | None = None,
     cost: CostFunction | str | None = None,
+    value_from: ValueFrom | None = None,
 ) -> Handler:
     """Return the handler with its kind inferred and its settings checked; arguments win over the decorator.
 
     ``handler``: a function, an object or its class, or ``"module:name"`` of one. ``output``: a DDL string (which needs
     a running session), a StructType or an Arrow schema. The others are those of Handler; ``cost`` may be a
-    name as well. Raises HandlerError: cannot be imported, not callable, a generator function, a class that
-    needs arguments, unknown column, a setting out of its range or of another kind of handler.
+    name as well, and so may ``value_from``, which says how values are made (``values``). Raises HandlerError: cannot be
+    imported, not callable, a generator function, a class that needs arguments, unknown column, values of a type that
+    cannot be decoded, a setting out of its range or of another kind of handler.
     """
+    settings = _Settings(columns, timeout_ms, batch, linger, threads, cost, value_from)
+    parameter: Parameter | None = None
     if isinstance(handler, Handler):
         made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
-        settings = _Settings(columns, timeout_ms, batch, linger, threads, cost)
     else:
         function = load_handler(handler) if isinstance(handler, str) else handler
         name = handler_name(handler)
         _check_callable(function, name)
         declared = _declared(function)
-        settings = _Settings(*map(_first, (columns, timeout_ms, batch, linger, threads, cost), declared.settings))
+        settings = _Settings(*map(_first, settings, declared.settings))
+        parameter = _parameter(function, declared.kind, settings.value_from is not None, name)
         made = Handler(
             name=name,
-            kind=_kind(function, declared.kind, settings, name),
+            kind=_kind(parameter.kind, declared.kind, settings),
             call=function,
             output=arrow_output(output, name) if output is not None else None,
         )
     made = _with(made, settings)
+    if parameter is not None or value_from is not None:
+        made = _with_values(made, parameter, settings.value_from)
     _check(made)
     return made
-
-
-def load_handler(name: str, what: str = "handler") -> Callable[..., Any]:
-    """Return the function that ``module:function`` names. Raises HandlerError with the cause, on one line, that says
-    ``what`` it is."""
-    module_name, _, path = name.partition(":")
-    if not module_name or not path:
-        raise HandlerError(f"{what} {name!r} is not of the form module:function")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as fault:
-        reason = " ".join(str(fault).split())
-        raise HandlerError(
-            f"{what} {name}: module {module_name} does not import: {type(fault).__name__}: {reason}"
-        ) from fault
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise HandlerError(f"{what} {name}: module {module_name} has no function {path}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise HandlerError(f"{what} {name} is not a function: it is of type {type(found).__name__}")
-    return typing.cast(Callable[..., Any], found)
-
-
-def handler_name(handler: object) -> str:
-    """Return ``module:function`` of an object, with ``?`` for a name that it does not have."""
-    if isinstance(handler, str):
-        return handler
-    if isinstance(handler, functools.partial):
-        return handler_name(handler.func)
-    named = handler if hasattr(handler, "__qualname__") else type(handler)
-    return f"{getattr(named, '__module__', None) or '?'}:{getattr(named, '__qualname__', '?')}"
 
 
 def shown_name(handler: Handler | None) -> str:
@@ -306,7 +311,7 @@ def _declared(function: Any) -> _Declared:
 
 def _with(handler: Handler, settings: _Settings) -> Handler:
     """Return the handler with the settings that there are; those of a list have defaults."""
-    columns, timeout_ms, batch, linger_s, threads, cost = settings
+    columns, timeout_ms, batch, linger_s, threads, cost, _ = settings
     if handler.kind is HandlerKind.LIST:
         batch = _first(batch, _first(handler.batch, DEFAULT_BATCH))
         linger_s = _first(linger_s, _first(handler.linger_s, DEFAULT_LINGER_S))
@@ -320,6 +325,16 @@ def _with(handler: Handler, settings: _Settings) -> Handler:
     }
     given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(handler, **given) if given else handler
+
+
+def _with_values(handler: Handler, parameter: Parameter | None, value_from: ValueFrom | None) -> Handler:
+    """Return the handler with what it wants of values. One that gets values alone reads nothing else."""
+    found = parameter or _parameter(handler.call, handler.kind, value_from is not None, handler.name)
+    made_from = load_handler(value_from, "value_from") if isinstance(value_from, str) else value_from
+    values = values_of(found, handler.kind, made_from, handler.name)
+    if values is None or values.in_record or handler.cost is not None or handler.columns is not None:
+        return replace(handler, values=values)
+    return replace(handler, values=values, columns=("value", "headers"))
 
 
 def _first(given: Any, declared: Any) -> Any:
@@ -342,6 +357,8 @@ def _check(handler: Handler) -> None:
     unknown = sorted(set(handler.columns or ()) - set(HANDLER_COLUMNS))
     if unknown:
         raise HandlerError(f"handler {handler.name}: there is no column {', '.join(unknown)} to read")
+    if handler.values is not None and handler.columns is not None and "value" not in handler.columns:
+        raise HandlerError(f"handler {handler.name}: its columns have no value, which has to be decoded")
     if handler.timeout_ms is not None and handler.timeout_ms <= 0:
         raise HandlerError(f"handler {handler.name}: timeout_ms is {handler.timeout_ms}, not above 0")
     if handler.kind is HandlerKind.FRAME and (handler.output or handler.timeout_ms or handler.cost):
@@ -353,10 +370,22 @@ def _check(handler: Handler) -> None:
     check_object(handler)
 
 
-def _kind(function: Any, declared: HandlerKind | None, settings: _Settings, name: str) -> HandlerKind:
+def _parameter(function: Any, declared: HandlerKind | None, any_value: bool, name: str) -> Parameter:
+    """Return what the handler takes, as its annotation says. Raises HandlerError: the decorator says something else."""
+    try:
+        found = parameter_of(function, name, any_value=any_value)
+    except HandlerError:
+        if declared in (None, *_OF_RECORDS):
+            raise
+        return Parameter(declared)  # of a table: its annotation is nobody's business
+    if declared in _OF_RECORDS and found.kind in _OF_RECORDS and declared is not found.kind:
+        raise HandlerError(f"handler {name}: it is marked as a {declared} handler, and annotated for a {found.kind}")
+    return found
+
+
+def _kind(annotated: HandlerKind | None, declared: HandlerKind | None, settings: _Settings) -> HandlerKind:
     """Return the declared kind, else the kind of the annotation; else LIST for a handler of batches, RECORD for any
     other."""
-    annotated = annotated_kind(function, name)
     if declared is None:
         return annotated or (HandlerKind.RECORD if settings.batch is None else HandlerKind.LIST)
     table = declared is HandlerKind.ARROW and annotated is HandlerKind.TABLE

@@ -45,7 +45,7 @@ def check_object(handler: Handler) -> None:
 
 
 def opened(handler: Handler) -> Handler:
-    """Make the object if the handler is a class, and open it. Raises HandlerError."""
+    """Make the object if the handler is a class, and what decodes values for it; open it. Raises HandlerError."""
     made = _made(handler)
     for opening in _calls(made, "open"):
         try:
@@ -97,6 +97,8 @@ def has_close(handler: Handler) -> bool:
 
 def _made(handler: Handler) -> Handler:
     make: Callable[..., Any] = handler.call
+    if handler.values is not None:
+        handler = replace(handler, argument_of=handler.values.argument_of())
     if not isinstance(function_in(make), type):
         return handler
     try:

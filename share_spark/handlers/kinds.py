@@ -1,16 +1,12 @@
-"""The kinds of handlers, and how the kind of a function, of a callable object, or of a class of such objects is found:
-in the annotation of the first parameter."""
+"""The kinds of handlers, and what a call of a function, of a callable object, or of an object of a class runs."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import typing
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
-
-from share_spark.model.errors import HandlerError
 
 
 class HandlerKind(StrEnum):
@@ -58,62 +54,3 @@ def method_of(made: type) -> Callable[..., Any] | None:
             bound: Callable[..., Any] = found.__get__(object(), made)
             return bound
     return None
-
-
-# ------------------------------------------------------------------------------ kinds from annotations
-
-_KINDS = {
-    ("share_spark", "Record"): HandlerKind.RECORD,
-    ("pyarrow", "RecordBatch"): HandlerKind.ARROW,
-    ("pyarrow", "Table"): HandlerKind.TABLE,
-    ("pandas", "DataFrame"): HandlerKind.PANDAS,
-    ("pyspark", "DataFrame"): HandlerKind.FRAME,
-}
-_WRITTEN = {
-    "Record": HandlerKind.RECORD,
-    "list[Record]": HandlerKind.LIST,
-    **{f"{prefix}RecordBatch": HandlerKind.ARROW for prefix in ("", "pa.", "pyarrow.")},
-    **{f"{prefix}Table": HandlerKind.TABLE for prefix in ("", "pa.", "pyarrow.")},
-    **{f"{prefix}DataFrame": HandlerKind.PANDAS for prefix in ("pd.", "pandas.")},
-    **{f"{prefix}DataFrame": HandlerKind.FRAME for prefix in ("sql.", "pyspark.sql.")},
-}
-
-
-def annotated_kind(function: Any, name: str) -> HandlerKind | None:
-    """Return the kind that the annotation of the first parameter says; None if it says none. Raises HandlerError: it
-    may mean two. ``name``: of the handler."""
-    inner = function_in(function)
-    annotation = _first_annotation(method_of(inner) if isinstance(inner, type) else function)
-    if isinstance(annotation, str):
-        if annotation == "DataFrame":
-            raise HandlerError(
-                f"handler {name}: DataFrame may be of pandas or of Spark: use pandas_handler or frame_handler"
-            )
-        return _WRITTEN.get(annotation)
-    if typing.get_origin(annotation) is list:
-        records = [_kind_of(one) for one in typing.get_args(annotation)]
-        return HandlerKind.LIST if records == [HandlerKind.RECORD] else None
-    return _kind_of(annotation)
-
-
-def _kind_of(annotation: Any) -> HandlerKind | None:
-    for kind in getattr(annotation, "__mro__", ()):
-        if found := _KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
-            return found
-    return None
-
-
-def _first_annotation(function: Any) -> Any:
-    """Return the annotation of the first parameter, resolved if possible, else as written; None if there is none."""
-    try:
-        parameter = next(iter(inspect.signature(function).parameters.values()), None)
-    except (TypeError, ValueError):
-        return None
-    if parameter is None or parameter.annotation is inspect.Parameter.empty:
-        return None
-    if not isinstance(parameter.annotation, str):
-        return parameter.annotation
-    try:
-        return inspect.signature(function, eval_str=True).parameters[parameter.name].annotation
-    except Exception:  # noqa: BLE001 - names under TYPE_CHECKING; the text says enough
-        return parameter.annotation

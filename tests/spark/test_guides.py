@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,3 +29,20 @@ def test_a_handler_that_waits(spark: SparkSession, tmp_path: Path) -> None:
     exec(compile(block_after("Handlers that wait"), "guides.md", "exec", dont_inherit=True), names)  # noqa: S102
     rows = spark.read.format("delta").load(f"{tmp_path}/summaries").collect()
     assert sorted((row.offset, row.summary) for row in rows) == [(offset, "4 bytes") for offset in range(20)]
+
+
+def test_typed_values(spark: SparkSession, tmp_path: Path) -> None:
+    log = EmbeddedTopicLog(spark, f"{tmp_path}/topics")
+    log.create_topic("orders", 1)
+    orders = [b'{"id": 7, "items": [{"sku": "a", "price": "1.50"}, {"sku": "b", "price": 2}]}', None]
+    orders.append(b'{"id": 8, "items": [{"sku": "a", "price": "much"}]}')
+    log.append("orders", [Message(order, partition=0) for order in orders])
+    names: dict[str, Any] = {"__name__": "guide", "spark": spark, "lake": str(tmp_path)}
+    exec(compile(block_after("Typed values"), "guides.md", "exec", dont_inherit=True), names)  # noqa: S102
+    bills = spark.read.format("delta").load(f"{tmp_path}/bills").collect()
+    assert [(row.id, row.total) for row in bills] == [(7, Decimal("3.50"))]
+    letters = spark.read.format("delta").load(f"{tmp_path}/dead_letters").orderBy("offset").collect()
+    assert [(row.offset, row.error, row.delivery_count) for row in letters] == [
+        (1, "the value is null", 1),
+        (2, "the value is no Order: items.0.price: Input should be a valid decimal", 1),
+    ]

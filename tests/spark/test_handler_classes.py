@@ -123,6 +123,16 @@ def test_an_open_that_fails_ends_the_query_and_charges_nothing(
     assert place.ends() == DONE
 
 
+def test_a_record_has_its_topic_whatever_columns_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    def topics(record: Record) -> Ack:
+        return Ack.reject(f"{record.topic} {record.partition} {record.offset} {record.key!r}")
+
+    place = GroupPlace(spark, tmp_path)
+    place.put(range(1))
+    place.work_off(record_handler(columns=["value"])(topics))
+    assert [error for *_, error in place.dead()] == ["orders 0 0 None"]
+
+
 # ------------------------------------------------------------------------------- lists, and threads
 
 

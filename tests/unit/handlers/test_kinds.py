@@ -19,15 +19,16 @@ from share_spark.handlers.handler import (
     as_handler,
     frame_handler,
     list_handler,
-    load_handler,
     pandas_handler,
     record_handler,
 )
 from share_spark.handlers.kinds import HandlerKind
+from share_spark.handlers.names import load_handler
 from share_spark.model.errors import HandlerError
 
 if TYPE_CHECKING:
     import pyarrow as arrow
+    from pyarrow import Table
     from pyspark.sql import DataFrame
 
 
@@ -37,6 +38,7 @@ def of_batch(batch: pa.RecordBatch): ...
 def of_table(table: pa.Table): ...
 def of_pandas(frame: pd.DataFrame): ...
 def of_unseen_name(batch: arrow.RecordBatch): ...
+def of_unseen_table(table: Table): ...
 def of_some_frame(frame: DataFrame): ...
 
 
@@ -80,7 +82,12 @@ def test_an_arrow_handler_of_a_table_gets_a_table() -> None:
 
 
 def test_an_annotation_that_cannot_be_resolved_is_read_as_written() -> None:
-    assert as_handler(of_unseen_name).kind is HandlerKind.RECORD
+    assert as_handler(of_unseen_table).kind is HandlerKind.TABLE
+    with pytest.raises(
+        HandlerError, match=r"arrow.RecordBatch, as its parameter is annotated, cannot be resolved: NameE"
+    ):
+        as_handler(of_unseen_name)
+    assert as_handler(arrow_handler(of_unseen_name)).kind is HandlerKind.ARROW
     with pytest.raises(HandlerError, match="DataFrame may be of pandas or of Spark: use pandas_handler or"):
         as_handler(of_some_frame)
 
@@ -268,7 +275,8 @@ def test_a_list_is_found_by_its_annotation_its_decorator_or_its_size() -> None:
     assert calls(of_list, batch=4) == calls(waits, batch=4) == (HandlerKind.LIST, 4, 0.02, None)
     assert calls(of_some) == (HandlerKind.LIST, 8, 0.5, None)
     assert calls(of_some, linger=0) == (HandlerKind.LIST, 8, 0, None)
-    assert as_handler(of_unseen_list).kind is HandlerKind.RECORD
+    with pytest.raises(HandlerError, match=r"list\[arrow.Table\], as its parameter is annotated, cannot be resolved"):
+        as_handler(of_unseen_list)
 
 
 def test_threads_make_a_plain_function_wait() -> None:

@@ -17,6 +17,7 @@ import pytest
 from share_spark import Ack, Record, ShareGroup
 from share_spark.handlers.handler import as_handler
 from share_spark.handlers.handler_objects import close, close_on_loop, opened, opened_on_loop
+from share_spark.handlers.values import UndecodableError
 from tests.support.python_blocks import python_blocks
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides.md"
@@ -76,6 +77,15 @@ def test_the_handler_with_a_client(names: dict[str, Any]) -> None:
     close(made)
     assert answers == [Ack.ACCEPT, Ack.release("status 503"), Ack.ACCEPT]
     assert names["billing"]._spec.handler.threads == 64
+
+
+def test_the_decoder_of_a_registry(names: dict[str, Any]) -> None:
+    made = opened(names["charges"]._spec.handler)
+    assert made.argument_of is not None
+    with pytest.raises(UndecodableError, match="the value is null"):
+        made.argument_of(Record("orders", 0, 1))
+    with pytest.raises(UndecodableError, match="SerializationError: Expecting data framing"):
+        made.argument_of(Record("orders", 0, 1, value=b"{}"))
 
 
 def test_the_handler_of_lists(names: dict[str, Any]) -> None:
