@@ -25,6 +25,7 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError, StringDeserializer
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import given, strategies
 from typing_extensions import TypedDict
 
 from share_spark import Record, record_handler
@@ -134,6 +135,16 @@ def test_what_cannot_be_decoded_has_a_reason_on_one_line(annotation: Any, value:
         argument(of(annotation), value)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) <= 1_000
+
+
+@given(strategies.binary(max_size=40) | strategies.text(max_size=20).map(lambda text: json.dumps(text).encode()))
+def test_whatever_bytes_come_they_are_a_value_or_have_a_reason(value: bytes) -> None:
+    decode = opened(as_handler(of(dict[str, Order]))).argument_of
+    assert decode is not None
+    try:
+        assert isinstance(decode(record(value)), dict)
+    except UndecodableError as fault:
+        assert str(fault).startswith("the value is no dict[str, ")  # noqa: PT017 - a value may also be right
 
 
 def test_a_null_value() -> None:
