@@ -1,4 +1,4 @@
-"""Values of records as handlers want them: what turns bytes into them, and what happens to those that it cannot.
+"""Values of records as handlers want them: how bytes are decoded, and what becomes of a record if they cannot be.
 
     bill(order: Order)                   JSON, which pydantic decodes and checks
     process(bill, value_from=Decoder)    whatever a function of the user's makes of the bytes
@@ -58,7 +58,7 @@ class UndecodableError(HandlerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """The wishes of a handler about values. ``made_from``: as the user has given it (``value_from``), None: JSON, which
+    """The values that a handler wants. ``made_from``: as the user has given it (``value_from``), None: from JSON, which
     ``json`` decodes into ``json_type``. ``in_record``: the value is a part of its record. ``takes_null``: a null value
     is None for the handler, else it is undecodable. ``handler``: its name."""
 
