@@ -32,7 +32,7 @@ from share_spark.output.dead_letter_sinks import AnnouncedDeadLetters, Backgroun
 from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
 from share_spark.spark.capabilities import warn_of_all
-from share_spark.spark.jars import require_release
+from share_spark.spark.installed import require_release
 from share_spark.spark.schemas import spark_schema
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore

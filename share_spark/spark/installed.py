@@ -15,6 +15,16 @@ _PACKAGES = {"pyspark": "pyspark", "delta": "delta-spark", "py4j": "py4j"}
 """The packages by the names of their modules."""
 
 
+DELTA_OF = {"4.0": "4.0", "4.2": "4.4"}
+"""The releases of Spark that we support, each with its release of Delta."""
+
+
+def require_release(spark_version: str) -> None:
+    """Check the release of a session that was given to us. Raises EnvironmentFault: we do not support it."""
+    if ".".join(spark_version.split(".")[:2]) not in DELTA_OF:
+        raise EnvironmentFault(f"Spark {spark_version} is not supported: use Spark {' or '.join(DELTA_OF)}")
+
+
 def is_installed() -> bool:
     """Return whether PySpark and delta-spark are installed."""
     return _missing() is None

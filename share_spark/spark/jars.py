@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from share_spark.model.errors import EnvironmentFault
-from share_spark.spark.installed import INSTALL
+from share_spark.spark.installed import DELTA_OF, INSTALL
 
 JAVA_VERSIONS = (17, 21)
 """The Java releases that Spark 4 is built and tested for."""
@@ -46,8 +46,8 @@ class _Modules(NamedTuple):
 
 
 _MODULES = {
-    "4.0": _Modules("4.0.0", "4.0", "delta-spark_2.13"),
-    "4.2": _Modules("4.2.0", "4.4", "delta-spark_4.2_2.13"),
+    "4.0": _Modules("4.0.0", DELTA_OF["4.0"], "delta-spark_2.13"),
+    "4.2": _Modules("4.2.0", DELTA_OF["4.2"], "delta-spark_4.2_2.13"),
 }
 """The modules by release of Spark. The source is compatible with every bug-fix release of its Spark; some mirrors of
 Maven Central lack a jar (spark-token-provider-kafka) of the later ones."""
@@ -146,12 +146,6 @@ def releases() -> str:
     """Return the installed releases of Spark and Delta. Raises JarsError: they do not go together."""
     _modules()
     return _installed()
-
-
-def require_release(spark_version: str) -> None:
-    """Check the release of a session that we have not built. Raises JarsError: we do not support it."""
-    if ".".join(spark_version.split(".")[:2]) not in _MODULES:
-        raise JarsError(f"Spark {spark_version} is not supported: use Spark {' or '.join(_MODULES)}")
 
 
 def engine_tag() -> str:
