@@ -33,6 +33,7 @@ The packages, from the ground up (imports go one way, a linter checks it):
     audit        history, verify
     admin        share groups as Kafka's tools show them, and dead letters, without Spark
     web          share groups as a page, in a file or served live
+    testing      a test kit for handlers, without Spark
     api          ShareGroup and its query
     cli          the command line
 

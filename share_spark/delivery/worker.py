@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark import TaskContext
 
 from share_spark.delivery.calling import call_handler, watched_code
 from share_spark.delivery.calls import CallOutcome, Calls
@@ -59,7 +58,7 @@ from share_spark.model.errors import (
     TopicUnreachableError,
 )
 from share_spark.model.requests import Loss
-from share_spark.spark.python_worker import begin_task
+from share_spark.spark.python_worker import begin_task, task_context
 from share_spark.spark.threads import TASK_COLUMN, stage_attempt
 
 DELIVERY_PROPERTY = "share_spark.delivery"
@@ -123,16 +122,16 @@ class HandlerTask:
     terms: Terms = field(default_factory=Terms)
 
     @classmethod
-    def of(cls, handler: Handler, place: LedgerPlace, **more: Any) -> HandlerTask:
-        """Make the task of a new delivery to ``handler``; ``more``: the other fields. Raises HandlerError: it cannot be
-        sent."""
+    def of(cls, handler: Handler, place: LedgerPlace, payload: bytes | None = None, **more: Any) -> HandlerTask:
+        """Make the task of a new delivery to ``handler``; ``more``: the other fields. ``payload``: the packed handler,
+        if there is one. Raises HandlerError: it cannot be sent."""
         delivery = uuid.uuid4().hex
         columns = tuple(handler.columns or HANDLER_COLUMNS)
         if handler.kind is HandlerKind.RECORD and "topic" not in columns:
             columns = (*columns, "topic")  # of a Record, which has always one
         return cls(
             name=handler.name,
-            payload=packed(handler),
+            payload=packed(handler) if payload is None else payload,
             place=place,
             delivery=delivery,
             columns=columns,
@@ -156,7 +155,7 @@ class HandlerTask:
         if run is None:
             raise OutputLostError(f"output rows of handler {self.name} were lost with their executor")
         try:
-            ledger, is_sure = self.place.open(self.delivery, _of_task(TaskContext.partitionId), self.topic)
+            ledger, is_sure = self.place.open(self.delivery, _of_task("partitionId"), self.topic)
         except StateError as fault:
             yield self.row(TaskReport(fault=str(fault)).row())
             return
@@ -204,7 +203,7 @@ class _TaskRun:
         log.add_entries(entries, codes_of(entries), known)
         try:
             yield from self._saved_rows(entries)
-            rest = self._rest(with_inputs(task.inputs, _of_task(TaskContext.partitionId), batches), entries, known, log)
+            rest = self._rest(with_inputs(task.inputs, _of_task("partitionId"), batches), entries, known, log)
             if self.run.reports_only:  # the handler is not even loaded: loading it may be what kills the worker
                 for batch in map(unmarked, rest):
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
@@ -225,7 +224,7 @@ class _TaskRun:
         self._reports(entered=int(known.sum()) + entered, busy_s=busy_s, cost=cost)
         if self.keeps is not None and (kept := self.keeps.close()) is not None:
             self._reports(kept=kept[0], kept_rows=kept[1])
-        yield task.row(replace(self.report, attempt_id=_of_task(TaskContext.taskAttemptId)).row())
+        yield task.row(replace(self.report, attempt_id=_of_task("taskAttemptId")).row())
 
     def _reports(self, **found: Any) -> None:
         self.report = replace(self.report, **found)
@@ -304,7 +303,7 @@ class _TaskRun:
     def _loss_of_all(self, batch: pa.RecordBatch, has_entries: bool) -> Loss | None:
         """Return the loss of the records if no call is made; None: they have to be handled."""
         first = self.run.number == 0 and is_first_attempt(
-            _of_task(TaskContext.attemptNumber), batch.column(TASK_COLUMN)[0].as_py()
+            _of_task("attemptNumber"), batch.column(TASK_COLUMN)[0].as_py()
         )
         return None if first or has_entries or self.is_sure else Loss.UNKNOWN
 
@@ -365,7 +364,7 @@ def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
 
 def _running_delivery(delivery: str) -> DeliveryRun | None:
     """Return the run of this delivery; None if another delivery runs, or none."""
-    context = TaskContext.get()
+    context = task_context()
     if context is None:
         return DeliveryRun(delivery)
     text = context.getLocalProperty(DELIVERY_PROPERTY)
@@ -373,7 +372,7 @@ def _running_delivery(delivery: str) -> DeliveryRun | None:
     return run if run is not None and run.delivery == delivery else None
 
 
-def _of_task(number: Callable[[TaskContext], int]) -> int:
-    """Read a number of the running task; 0 outside of one."""
-    context = TaskContext.get()
-    return number(context) if context is not None else 0
+def _of_task(number: str) -> int:
+    """Read a number of the running task, by its name in Spark; 0 outside of one."""
+    context = task_context()
+    return int(getattr(context, number)()) if context is not None else 0

@@ -7,18 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import Schema
 
 
 def columns_of(schema_text: str) -> pa.Schema:
     """Return the columns in Arrow's types. Raises ValueError: the text is no schema, or has a type that Arrow does not
     have."""
+    from deltalake import Schema
+
     columns: Any = Schema.from_json(schema_text).to_arrow()
     return pa.schema(columns)
 
 
 def schema_text_of(columns: pa.Schema) -> str:
     """Return the text for these columns. Raises ValueError: there is a type that Delta does not have."""
+    from deltalake import Schema
+
     return Schema.from_arrow(columns).to_json()
 
 

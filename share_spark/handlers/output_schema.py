@@ -30,22 +30,14 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.Schema:
-    """Return the declared schema as an Arrow schema, in the types that Spark has. The running session parses DDL.
-    Raises HandlerError."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
-
-    from share_spark.spark.schemas import arrow_schema, spark_schema
+    """Return the declared schema as an Arrow schema, in the types that Spark has. A running session parses what is rare
+    in DDL. Raises HandlerError."""
+    from share_spark.spark.schemas import declared_schema
 
     try:
-        parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        spark_type = spark_schema(parsed) if isinstance(parsed, pa.Schema) else parsed
-        if not isinstance(spark_type, StructType) or not spark_type.fields:
-            raise HandlerError(f"handler {handler_name}: the output schema is not a list of columns")
-        return arrow_schema(spark_type)
-    except PySparkException as fault:
-        reason = str(fault).strip().splitlines()[0]
-        raise HandlerError(f"handler {handler_name}: the output schema is wrong: {reason}") from None
+        return declared_schema(schema)
+    except ValueError as reason:
+        raise HandlerError(f"handler {handler_name}: the output schema {reason}") from None
 
 
 def rows_of_answer(rows: Any, names: Mapping[str, None]) -> list[Row]:

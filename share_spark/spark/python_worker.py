@@ -12,17 +12,25 @@ import zipimport
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from share_spark.spark.worker_end import begin_calls, daemon_module
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+
+
+def task_context() -> TaskContext | None:
+    """Return Spark's context of the task that runs here; None outside of one, where PySpark need not be installed."""
+    pyspark = sys.modules.get("pyspark")
+    return None if pyspark is None else pyspark.TaskContext.get()
 
 
 def begin_task() -> None:
     """Prepare the worker; each function of ours that runs in one calls this first."""
-    from pyspark import TaskContext
-
     drop_zip_importers()
     begin_calls()
-    if TaskContext.get() is not None:
+    if task_context() is not None:
         acknowledge_at_once()
 
 

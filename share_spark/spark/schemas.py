@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from share_spark.spark.installed import is_installed, needing_spark
+from share_spark.spark.jvm_errors import PySparkException
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -38,6 +41,43 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
 
+def declared_schema(schema: str | StructType | pa.Schema) -> pa.Schema:
+    """Return a list of columns that a user has declared, in Arrow's types and those that Spark has. Raises ValueError
+    with the end of a sentence: it is none."""
+    try:
+        found = _declared(schema)
+    except PySparkException as fault:
+        raise ValueError(f"is wrong: {str(fault).strip().splitlines()[0]}") from None
+    if found is None or not len(found):
+        raise ValueError("is not a list of columns")
+    return found
+
+
+def _declared(schema: str | StructType | pa.Schema) -> pa.Schema | None:
+    """Return it, None if it is of another type. PySpark reads what ``columns_in`` does not, and checks Arrow's types:
+    without it those of Delta count, which are the same but for intervals."""
+    if isinstance(schema, str) and (known := _known_columns(schema)) is not None:
+        return known
+    if isinstance(schema, pa.Schema) and not is_installed():
+        from deltalake import Schema
+
+        columns: Any = Schema.from_arrow(schema).to_arrow()
+        return pa.schema(columns)
+    with needing_spark(f"the schema {schema!r}"):
+        from pyspark.sql.types import StructType
+
+    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    in_spark = spark_schema(parsed) if isinstance(parsed, pa.Schema) else parsed
+    return arrow_schema(in_spark) if isinstance(in_spark, StructType) else None
+
+
+def _known_columns(text: str) -> pa.Schema | None:
+    try:
+        return columns_in(text)
+    except ValueError:
+        return None
+
+
 @functools.cache
 def _zone() -> dict[str, Any]:
     """Return the time zone argument of Spark 4.2; earlier releases always use this one."""
@@ -50,7 +90,9 @@ _SIMPLE: Mapping[str, pa.DataType] = {
     "bigint": pa.int64(),
     "binary": pa.binary(),
     "boolean": pa.bool_(),
+    "date": pa.date32(),
     "double": pa.float64(),
+    "float": pa.float32(),
     "int": pa.int32(),
     "smallint": pa.int16(),
     "string": pa.string(),
@@ -58,6 +100,7 @@ _SIMPLE: Mapping[str, pa.DataType] = {
     "tinyint": pa.int8(),
 }
 _FIELD = re.compile(r"\s*(\w+)(?:\s+|\s*:\s*)(.+?)\s*")
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", re.IGNORECASE)
 _NESTED = re.compile(r"(array|struct)<(.+)>", re.IGNORECASE)
 
 
@@ -79,6 +122,8 @@ def _type(text: str) -> pa.DataType:
     if nested is not None:
         is_array = nested[1].lower() == "array"
         return pa.list_(pa.field("element", _type(nested[2]))) if is_array else pa.struct(list(_fields(nested[2])))
+    if (decimal := _DECIMAL.fullmatch(text)) is not None:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
     if text.lower() not in _SIMPLE:
         raise ValueError(f"{text!r} is not known as a type")
     return _SIMPLE[text.lower()]
@@ -88,7 +133,7 @@ def _parts(text: str) -> Iterator[str]:
     """Yield the parts between commas that are in no type."""
     depth = begin = 0
     for at, character in enumerate(text):
-        depth += (character == "<") - (character == ">")
+        depth += (character in "<(") - (character in ">)")
         if character == "," and depth == 0:
             yield text[begin:at]
             begin = at + 1
