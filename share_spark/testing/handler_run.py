@@ -48,7 +48,7 @@ _FIELDS = {"value", "key", "headers", "timestamp"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRun:
-    """What has become of the records. The offset of a record is its place among those given.
+    """The result of a run. The offset of a record is its place among those given.
 
     ``rows``: the output rows of accepted records, as dicts, in the order of their commits. ``letters``: the dead
     letters, by offset. ``calls``: the records that calls of the handler had, in their order. ``waited``: the time that

@@ -50,6 +50,12 @@ class Embeddings:
         self.is_closed = True
 
 
+def test_the_test_kit() -> None:
+    text = GUIDES.read_text()
+    (program, *_) = python_blocks(text[text.index("## Testing a handler\n") :])
+    exec(compile(program, "guides.md", "exec", dont_inherit=True), {"__name__": "guide"})  # noqa: S102
+
+
 @pytest.fixture
 def port() -> Iterator[int]:
     with ThreadingHTTPServer(("localhost", 0), Bills) as server:

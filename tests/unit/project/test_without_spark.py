@@ -84,6 +84,24 @@ def said(*arguments: str) -> str:
     return done.stdout
 
 
+def test_the_test_kit_for_handlers() -> None:
+    program = """
+import asyncio
+from share_spark import Ack
+from share_spark.testing import run_handler
+
+async def later(record):
+    await asyncio.sleep(0.001)
+    return Ack.ACCEPT, {"id": record.offset}
+
+for handler in (later, lambda record: (Ack.ACCEPT, {"id": record.offset})):
+    print(run_handler(handler, [b"a", b"b"], output="id bigint", crash_at=2).rows)
+"""
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[{'id': 0}, {'id': 1}]"] * 2
+
+
 @pytest.mark.parametrize("command", ["run", "prepare"])
 def test_a_command_that_starts_spark_says_what_to_install(command: str) -> None:
     options = ["--group", "billing", "--handler", "json:loads", "--topic", "orders", "--state", "lake/state"]
