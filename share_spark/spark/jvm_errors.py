@@ -1,18 +1,28 @@
-"""The classes of PySpark's, Delta's and py4j's errors. Where PySpark is not installed nothing raises them: what starts
-no JVM works without it."""
+"""The classes of PySpark's, Delta's and py4j's errors. Where these are not installed nothing raises them: what starts
+no JVM works without them."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from share_spark.spark.installed import is_installed
-
-if TYPE_CHECKING or is_installed():
-    from delta import exceptions
+if TYPE_CHECKING or find_spec("pyspark") is not None:
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import AnalysisException, PySparkException, PythonException
+else:
 
-    CONFLICTS: tuple[type[Exception], ...] = (
+    class PySparkException(Exception):  # noqa: N818 - PySpark's name
+        """Stands for all of them."""
+
+    AnalysisException = PythonException = Py4JError = Py4JJavaError = PySparkException
+
+CONFLICTS: tuple[type[Exception], ...] = ()
+"""The classes of Delta's conflicts; none is derived from another one."""
+
+if find_spec("delta") is not None:  # perhaps not on executors
+    from delta import exceptions
+
+    CONFLICTS = (
         exceptions.DeltaConcurrentModificationException,
         exceptions.ConcurrentWriteException,
         exceptions.MetadataChangedException,
@@ -21,13 +31,5 @@ if TYPE_CHECKING or is_installed():
         exceptions.ConcurrentDeleteDeleteException,
         exceptions.ConcurrentTransactionException,
     )
-    """The classes of conflicts; none is derived from another one."""
-else:
-
-    class PySparkException(Exception):  # noqa: N818 - PySpark's name
-        """Stands for all of them."""
-
-    AnalysisException = PythonException = Py4JError = Py4JJavaError = PySparkException
-    CONFLICTS = ()
 
 __all__ = ["CONFLICTS", "AnalysisException", "Py4JError", "Py4JJavaError", "PySparkException", "PythonException"]

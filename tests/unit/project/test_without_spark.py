@@ -74,6 +74,8 @@ def test_a_share_consumer_at_a_gateway_and_the_tools(tmp_path: Path) -> None:
     redrive = ["redrive", "--table", letters, "--all", "--topic-table", place.topics, "--execute"]
     assert "1 marked as redriven" in said("dead-letters", *redrive)
     assert place.log.log_ends(TOPIC)[0].log_end == 26
+    assert "compaction of" in said("compact", "--state", place.state)
+    assert "self-consistent" in said("verify", *state)
     said("report", *state, "--html", html)
     assert GROUP in Path(html).read_text()
 
