@@ -75,6 +75,8 @@ def _properties(spark: SparkSession, directory: str) -> dict[str, str]:
 
 def files_of(spark: SparkSession, directory: str) -> DataFrame:
     """Return the files of the newest version: ``partitionValues`` (map of text) and ``size``, perhaps more columns."""
+    from pyspark.sql import DataFrame
+
     return use(
         DELTA_FILES,
         lambda: DataFrame(newest(spark, directory).allFiles().toDF(), spark),

@@ -215,3 +215,47 @@ def test_importing_it_does_not_import_pyspark(module: str) -> None:
     """The workers' daemon must run before pyspark is imported, and the package is imported before it."""
     code = f"import sys, {module}; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_what_is_imported_for_types_is_used_in_annotations_only() -> None:
+    """Type checkers do not notice that it is not there when the program runs."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.id}"
+        for path in modules("share_spark", "jobs")
+        for node in _used_at_runtime(tree(path), _imported_for_types(tree(path)))
+    ]
+    assert found == []
+
+
+def test_a_type_that_is_used_at_runtime_is_noticed() -> None:
+    text = (
+        "if TYPE_CHECKING:\n    from a import A, B, C\n"
+        "def f(x: A) -> B:\n    y: A = x\n    return C(x)\n"
+        "def g():\n    from a import B\n    return B()\n"
+    )
+    module = ast.parse(text)
+    assert [(node.lineno, node.id) for node in _used_at_runtime(module, _imported_for_types(module))] == [(5, "C")]
+
+
+def _imported_for_types(module: ast.Module) -> set[str]:
+    blocks = (node for node in module.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    return {name for block in blocks for node in block.body for name in _imported_in(node)}
+
+
+def _imported_in(node: ast.AST) -> set[str]:
+    return {name.asname or name.name for name in getattr(node, "names", ()) if isinstance(name, ast.alias)}
+
+
+def _used_at_runtime(node: ast.AST, names: set[str]) -> Iterator[ast.Name]:
+    """The uses of ``names`` in what runs: not in annotations, nor where a function imports them itself."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        names = names - {name for inner in ast.walk(node) for name in _imported_in(inner)}
+    if isinstance(node, ast.Name) and node.id in names:
+        yield node
+    for name, value in ast.iter_fields(node):
+        if name not in ("annotation", "returns"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from _used_at_runtime(child, names)
