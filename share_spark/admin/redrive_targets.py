@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from confluent_kafka import KafkaError, KafkaException, Producer
+from typing import TYPE_CHECKING
 
 from share_spark.admin.log_ends import ends_of
 from share_spark.admin.redrive import Sent
 from share_spark.admin.redriven_record import RedrivenRecord
+from share_spark.kafka.message_sender import KafkaMessage, MessageSender
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
-from share_spark.model.errors import ConfigError, TopicError
+from share_spark.model.errors import TopicError
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
-_CLIENT_LOG.setLevel(logging.CRITICAL)
-"""The log of the client, silent: we report a record's error once."""
-
-_LARGEST_MESSAGE = "1000000000"
-"""The limit of librdkafka. Its default would refuse records that the topic has taken; the broker's limit counts."""
-
-_ANY_PARTITION = -1
-
-_OF_ONE_RECORD = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD))
-"""The errors of a single record. A broker then refuses all of the same request: they are sent once more, one by one."""
 
 
 @dataclass(slots=True)
@@ -41,7 +26,7 @@ class KafkaTopics:
 
     options: KafkaOptions
     request_timeout_ms: int = 30_000
-    _producer: Producer | None = field(default=None, repr=False)
+    _sender: MessageSender | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, bootstrap_servers: str, options: Mapping[str, str] | None = None) -> KafkaTopics:
@@ -54,51 +39,10 @@ class KafkaTopics:
 
     def send(self, records: Sequence[RedrivenRecord]) -> Sent:
         """Send the records; see ``RedriveTarget``."""
-        fates = self._fates(records, range(len(records)))
-        refused = [at for at, error in fates.items() if error is not None and error.code() in _OF_ONE_RECORD]
-        for at in refused if len(refused) > 1 else ():
-            fates |= self._fates(records, [at])
-        delivered = [at for at, error in sorted(fates.items()) if error is None]
-        if len(delivered) == len(records):
-            return Sent(delivered)
-        errors = [error.str() for error in fates.values() if error is not None]
-        return Sent(delivered, self.options.without_secrets(errors[0] if errors else "no answer in time"))
-
-    def _fates(self, records: Sequence[RedrivenRecord], places: Iterable[int]) -> dict[int, KafkaError | None]:
-        """Return the error by place, None for a record in its topic. Unknown outcomes are left out."""
-        producer = self._producer = self._producer or self._connected()
-        fates: dict[int, KafkaError | None] = {}
-        for at in places:
-            try:
-                _produce(producer, records[at], partial(_note, fates, at))
-            except KafkaException as fault:
-                fates[at] = fault.args[0]
-        producer.flush(self.request_timeout_ms / 1_000 + 1)
-        return dict(fates)
-
-    def _connected(self) -> Producer:
-        """Return a producer that partitions as Java's does, in order, and writes each record once during its life."""
-        config: dict[str, Any] = {
-            **self.options.librdkafka(),
-            "enable.idempotence": True,
-            "message.max.bytes": _LARGEST_MESSAGE,
-            "message.timeout.ms": self.request_timeout_ms,
-            "partitioner": "murmur2_random",
-        }
-        try:
-            return Producer(config, logger=_CLIENT_LOG)
-        except KafkaException as fault:
-            raise ConfigError(f"Kafka options: {self.options.without_secrets(fault.args[0].str())}") from None
-
-
-def _produce(producer: Producer, record: RedrivenRecord, note: Callable[..., None]) -> None:
-    partition = _ANY_PARTITION if record.partition is None else record.partition
-    headers: list[tuple[str, str | bytes | None]] = list(record.headers)
-    producer.produce(record.topic, record.value, record.key, partition, on_delivery=note, headers=headers)
-
-
-def _note(fates: dict[int, KafkaError | None], at: int, error: KafkaError | None, _message: object) -> None:
-    fates[at] = error
+        self._sender = self._sender or MessageSender(self.options, self.request_timeout_ms)
+        messages = [KafkaMessage(one.topic, one.partition, one.key, one.value, one.headers) for one in records]
+        found = self._sender.send(messages)
+        return Sent(found.delivered, next(iter(found.refused.values()), found.fault))
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ A ``ShareGroup`` is a value: each call returns a new one, nothing happens before
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +65,7 @@ class ShareGroup:
 
         Raises ConfigError naming an option that is unknown, incomplete, or cannot be set for both clients.
         """
-        given = {name.replace("_", ".") if "." not in name else name: value for name, value in options.items()}
-        parsed = KafkaOptions.parse({"bootstrap.servers": bootstrap_servers, **given})
-        return self._with(kafka=parsed, table=None)
+        return self._with(kafka=_kafka_options(bootstrap_servers, options), table=None)
 
     def table(self, location: str) -> ShareGroup:
         """Read topics of an embedded topic log, a Delta table in Kafka's form; it needs no broker."""
@@ -118,6 +116,20 @@ class ShareGroup:
         decides rows and their acknowledgements: exactly once, after any crash. Needs ``process(handler, output=...)``.
         What a handler does elsewhere happens at least once."""
         return self._with(sink=table)
+
+    def to_kafka(self, topic: str, bootstrap_servers: str | None = None, **options: str) -> ShareGroup:
+        """Send the messages that the handler returns to a Kafka topic: ``(Ack.ACCEPT, message)`` or a list of them. A
+        message is bytes or a text, or a dict with ``value``, ``key``, ``headers`` and ``partition``, as Spark's Kafka
+        sink names them. At least once, before the acknowledgements are committed; headers name the record and its
+        delivery (``share_spark.topic``, ``.partition``, ``.offset``, ``.row``), so that readers can drop repeats.
+        ``bootstrap_servers``, ``options``: as for ``kafka``; None: the cluster of the topics.
+
+        ``start`` refuses handlers of batches, and a topic that does not exist. Raises ConfigError as ``kafka``.
+        """
+        cluster = None if bootstrap_servers is None else _kafka_options(bootstrap_servers, options)
+        if cluster is None and options:
+            raise ConfigError(f"to_kafka: {min(options)} needs bootstrap_servers")
+        return self._with(out_topic=topic, out_kafka=cluster)
 
     def dead_letter(self, target: str) -> ShareGroup:
         """Keep rejected records, and those over the delivery limit, in a topic of the same Kafka cluster, or, with a
@@ -181,6 +193,11 @@ class ShareGroup:
 
     def _with(self, **changes: Any) -> ShareGroup:
         return share_group_of(replace(self._spec, **changes))
+
+
+def _kafka_options(bootstrap_servers: str, options: Mapping[str, str]) -> KafkaOptions:
+    given = {name.replace("_", ".") if "." not in name else name: value for name, value in options.items()}
+    return KafkaOptions.parse({"bootstrap.servers": bootstrap_servers, **given})
 
 
 def share_group_of(spec: ShareGroupSpec) -> ShareGroup:

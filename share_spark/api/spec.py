@@ -40,6 +40,8 @@ class ShareGroupSpec:
     topics: tuple[str, ...] = ()
     handler: Handler | None = None
     sink: str | None = None
+    out_topic: str | None = None
+    out_kafka: KafkaOptions | None = None
     dead_letter: str | None = None
     config: GroupConfig = DEFAULT_CONFIG
     checkpoint: str | None = None
@@ -64,6 +66,7 @@ class ShareGroupSpec:
             "subscribe": list(self.topics),
             "process": self.handler and self.handler.name,
             "to_delta": self.sink and repr(self.sink),
+            "to_kafka": self.out_topic and repr(self.out_topic),
             "dead_letter": self.dead_letter and repr(self.dead_letter),
             "options": self.config.not_default(),
             "checkpointLocation": self.checkpoint and repr(self.checkpoint),
@@ -88,6 +91,8 @@ class ShareGroupSpec:
         if self.handler is None and self.listen_on is not None:
             return
         handler = self.required_handler
+        if self.out_topic is not None:
+            self._check_messages()
         if self.sink is not None and handler.output is None:
             raise ConfigError(f"to_delta: handler {handler.name} declares no output: call process(handler, output=...)")
         if self.config.delivery_order == DeliveryOrder.KEY and handler.kind is HandlerKind.FRAME:
@@ -98,6 +103,17 @@ class ShareGroupSpec:
             raise ConfigError(
                 f"delivery.cost.limit: handler {handler.name} takes a whole Spark frame, and tells no costs"
             )
+
+    def _check_messages(self) -> None:
+        if self.sink is not None:
+            raise ConfigError("output goes to a table (to_delta), or to a topic (to_kafka): choose one")
+        if self.out_cluster is None:
+            raise ConfigError("to_kafka: a table of topics has no cluster: give bootstrap_servers")
+
+    @property
+    def out_cluster(self) -> KafkaOptions | None:
+        """The cluster of the topic for output: its own, else that of the topics; None if there is none."""
+        return self.out_kafka or self.kafka
 
     def _check_listening(self) -> None:
         if self.trigger.available_now:
@@ -110,8 +126,9 @@ class ShareGroupSpec:
             raise ConfigError("clients log in at the cluster (login), or by a file (users): choose one")
         if self.login is not None and self.kafka is None:
             raise ConfigError("login: a table of topics has no cluster; clients log in by a file (users)")
-        if self.handler is None and self.sink is not None:
-            raise ConfigError("to_delta: there is no handler whose rows could be written: call process(handler)")
+        if self.handler is None and (self.sink or self.out_topic) is not None:
+            method = "to_kafka" if self.sink is None else "to_delta"
+            raise ConfigError(f"{method}: there is no handler whose rows could be written: call process(handler)")
 
     @property
     def letter_table(self) -> Location | None:

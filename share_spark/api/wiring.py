@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +22,9 @@ from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, OutputSin
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
 from share_spark.handlers.handler import shown_name
+from share_spark.handlers.message_rows import with_messages
 from share_spark.kafka.dead_letter_topic import KafkaDeadLetters
+from share_spark.kafka.message_sender import MessageSender
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance, log_retention_ms
 from share_spark.maintenance.heartbeat import dynamic_config_file, pause_file, wall_clock_ms
@@ -30,6 +33,7 @@ from share_spark.metrics.tracing import spans_of
 from share_spark.model.config import DeliveryOrder
 from share_spark.output.dead_letter_sinks import AnnouncedDeadLetters, BackgroundDeadLetters, NoDeadLetters
 from share_spark.output.dead_letter_table import DeltaDeadLetters
+from share_spark.output.kafka_output import KafkaOutput
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
 from share_spark.spark.capabilities import warn_of_all
 from share_spark.spark.installed import require_release
@@ -49,6 +53,8 @@ Found = TypeVar("Found")
 def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
     """Start a query; see ``ShareGroup.start``."""
     spec.check()
+    if spec.out_topic is not None:
+        spec = replace(spec, handler=with_messages(spec.required_handler))
     warn_of_all()
     with ExitStack() as if_it_fails:
         if (metrics := _metrics(spec)) is not None:
@@ -240,8 +246,23 @@ def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaS
 
 def _output(spec: ShareGroupSpec, delivery: SparkDelivery | CompanionDelivery | NoHandler) -> OutputSink:
     handler = spec.handler
-    if spec.sink is None or handler is None or handler.output is None or isinstance(delivery, NoHandler):
-        return FormerSinks(spark=spec.spark)
+    former = FormerSinks(spark=spec.spark)
+    if handler is None or handler.output is None or isinstance(delivery, NoHandler):
+        return former
+    if spec.out_topic is not None:
+        return _messages(spec, spec.out_topic, delivery, former)
+    if spec.sink is None:
+        return former
     sink = DeltaSink(spark=spec.spark, table=Location.parse(spec.sink))
     sink.prepare(spark_schema(handler.output))
     return DeltaOutput(sink=sink, delivery=delivery)
+
+
+def _messages(
+    spec: ShareGroupSpec, topic: str, delivery: SparkDelivery | CompanionDelivery, former: FormerSinks
+) -> KafkaOutput:
+    """Return the output to a topic. Raises TopicError: there is no such topic."""
+    cluster, timeout_ms = spec.out_cluster, spec.config.request_timeout_ms
+    assert cluster is not None, "checked"
+    KafkaTopicLog(cluster, request_timeout_ms=timeout_ms).describe(topic)
+    return KafkaOutput(topic=topic, sender=MessageSender(cluster, timeout_ms), delivery=delivery, former=former)

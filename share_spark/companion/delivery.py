@@ -211,6 +211,10 @@ class CompanionDelivery(LedgerDelivery):
             self._outputs = frame_of(self.spark, rows) if self.output_place is None else _files(rows, self.output_place)
         return self._outputs
 
+    def outputs_here(self) -> pa.Table | None:
+        """Return the output rows of the answers that were returned last, None if there are none."""
+        return pa.concat_tables(self._rows) if self._rows else None
+
     def free_outputs(self) -> None:
         """Free the output rows."""
         self._rows, self._outputs = (), None

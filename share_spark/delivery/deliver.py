@@ -56,7 +56,9 @@ from share_spark.handlers.kinds import HandlerKind
 from share_spark.model.errors import (
     EnvironmentFault,
     HandlerError,
+    OutputLostError,
     ShareError,
+    SinkError,
     TopicError,
     TopicUnreachableError,
     is_of_storage,
@@ -169,6 +171,19 @@ class SparkDelivery(DeliveryAtOnce, LedgerDelivery):
     def outputs(self) -> DataFrame | Sequence[DataFile] | None:
         """The output rows of the last delivery, as a frame or in files; None if there are none."""
         return self._result.files or self._result.outputs
+
+    def outputs_here(self) -> pa.Table | None:
+        """Return the output rows of the last delivery on the driver, None if there are none. Raises OutputLostError:
+        they died with an executor."""
+        frame = self._result.outputs
+        if frame is None:
+            return None
+        try:
+            return frame.toArrow()
+        except Exception as fault:
+            if OutputLostError.__name__ not in str(fault):
+                raise SinkError(f"output rows cannot be read: {first_line(fault)}") from fault
+            raise OutputLostError("output was lost with its executor before it was read") from fault
 
     def kept_records(self, wanted: Wanted) -> pa.Table | None:
         """Return all of ``wanted`` (RECORD_COLUMNS and ``number``) that workers have kept; None if one is missing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 
 import numpy as np
@@ -63,6 +63,25 @@ def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> Ac
     lost = [ErrorRun(first, last, error) for first, last, _ in chosen(span.ranges, _is_accepted)]
     ranges = [found._replace(answer=loss) if _is_accepted(found) else found for found in span.ranges]
     return span._replace(ranges=in_best_form(ranges), errors=sorted([*span.errors, *lost]))
+
+
+def output_refused(span: AcknowledgedSpan, errors: Mapping[int, str]) -> AcknowledgedSpan:
+    """Return the answers with these records released: the sink refuses their output."""
+    ranges = [part for found in span.ranges for part in _released_in(found, errors)]
+    refused = [ErrorRun(offset, offset, error) for offset, error in errors.items()]
+    return span._replace(ranges=in_best_form(ranges), errors=sorted([*span.errors, *refused]))
+
+
+def _released_in(found: AnsweredRange, offsets: Iterable[int]) -> Iterator[AnsweredRange]:
+    """Yield the parts of an answer; these offsets are parts of their own, and released."""
+    first = found.first_offset
+    for offset in sorted(offset for offset in offsets if first <= offset <= found.last_offset):
+        if first < offset:
+            yield found._replace(first_offset=first, last_offset=offset - 1)
+        yield AnsweredRange(offset, offset, AcknowledgeType.RELEASE)
+        first = offset + 1
+    if first <= found.last_offset:
+        yield found._replace(first_offset=first)
 
 
 def _is_accepted(found: AnsweredRange) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from share_spark.engine.answers import output_lost
+from share_spark.engine.answers import output_lost, output_refused
 from share_spark.engine.delivery_port import AcknowledgedSpans
 from share_spark.engine.ports import OutputSink
-from share_spark.model.errors import OutputLostError, OutputUnknownError, SinkError, StateError
-from share_spark.model.ids import BatchStamp
+from share_spark.model.errors import OutputLostError, OutputRefusedError, OutputUnknownError, SinkError, StateError
+from share_spark.model.ids import BatchStamp, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ class OutputCommits:
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, *, is_explained: bool) -> AcknowledgedSpans:
         """Commit the output, and return the answers that are valid. An accepted record is not if its rows died with an
-        executor. A refusal by the sink is no delivery failure: everything is given back as if it had not been tried."""
+        executor, or if the sink refuses these rows alone. A refusal of all is no delivery failure: everything is given
+        back as if it had not been tried."""
         if self.sink is None or not self.decides:
             return answers
         self._in_doubt = True
@@ -47,6 +48,9 @@ class OutputCommits:
         except (SinkError, StateError):
             self._in_doubt = False
             raise
+        except OutputRefusedError as fault:
+            _log.warning("%s; these count as failed", fault)
+            answers = _without_refused(answers, fault)
         except OutputLostError as fault:
             _log.warning("%s; its records are delivered again", fault)
             answers = {key: output_lost(span, str(fault), is_explained=is_explained) for key, span in answers.items()}
@@ -75,3 +79,10 @@ class OutputCommits:
         """Note that a valid state row contains the answers of the last commit."""
         if self.sink is not None:
             self.sink.forget()
+
+
+def _without_refused(answers: AcknowledgedSpans, fault: OutputRefusedError) -> AcknowledgedSpans:
+    errors: dict[TopicPartition, dict[int, str]] = {}
+    for (topic, partition, offset), error in fault.errors.items():
+        errors.setdefault(TopicPartition(topic, partition), {})[offset] = error
+    return {key: output_refused(span, errors.get(span.partition, {})) for key, span in answers.items()}

@@ -200,9 +200,10 @@ class OutputSink(Protocol):
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:
         """Write the rows of the last delivery, if there are any. ``member_id``: whose answers they are, None for this
-        engine's. Raises FencedError, and SinkError if the sink refused
-        them, OutputLostError if they died with an executor, StateError if they cannot be journaled: then nothing was
-        written. After OutputUnknownError, and any other exception, the next engine's ``claim`` finds out."""
+        engine's. Raises FencedError; SinkError if the sink refused them, OutputLostError if they died with an executor,
+        StateError if they cannot be journaled: then nothing was written; OutputRefusedError if those of some records
+        are refused, and all others are there. After OutputUnknownError, and any other exception, the next engine's
+        ``claim`` finds out."""
         ...
 
     def forget(self) -> None:

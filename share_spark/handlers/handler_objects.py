@@ -138,6 +138,8 @@ def _needs_arguments(function: Any, *, given: bool = False) -> bool:
 
 
 def _not_opened(handler: Handler, fault: BaseException) -> HandlerError:
+    if isinstance(fault, HandlerError):  # of a handler inside of this one
+        return fault
     return HandlerError(f"handler {handler.name}: open() failed: {exception_text(fault)}")
 
 

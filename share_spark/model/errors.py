@@ -5,6 +5,7 @@ who runs the job.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 
@@ -126,6 +127,15 @@ class OutputLostError(ShareError):
     """Output rows with which executors died before a sink had read them: their delivery counts as lost."""
 
     retriable = True
+
+
+class OutputRefusedError(OutputLostError):
+    """Output of single records that the sink refuses, while all other output is there. ``errors``: by topic, partition
+    and offset."""
+
+    def __init__(self, errors: Mapping[tuple[str, int, int], str]) -> None:
+        super().__init__(f"output of {len(errors)} records is refused: {next(iter(errors.values()))}")
+        self.errors = errors
 
 
 _OF_STORAGE = ("No space left on device", "Read-only file system", "Disk quota exceeded", "Input/output error")

@@ -21,6 +21,7 @@ from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
 from share_spark.handlers.handler import Handler, as_handler
 from share_spark.handlers.kinds import HandlerKind
+from share_spark.handlers.message_rows import with_messages
 from share_spark.handlers.output_schema import OutputSchema
 from share_spark.model.config import DeliveryOrder, GroupConfig
 from share_spark.model.errors import ConfigError, HandlerError
@@ -80,6 +81,7 @@ def run_handler(
     limit: int = 5,
     crash_at: int | Collection[int] = (),
     ordered: bool = False,
+    messages: bool = False,
     options: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> HandlerRun:
@@ -88,15 +90,16 @@ def run_handler(
     ``records``: values, or dicts with ``value`` and perhaps ``key``, ``headers`` (pairs of str and bytes) and
     ``timestamp``. ``handler``, ``output`` and ``settings`` are those of ``ShareGroup.process``. ``limit``: the most
     deliveries of a record (``share.delivery.count.limit``). ``crash_at``: the numbers of calls, from 1, in which the
-    process of the handler dies; the next one goes on from what it has left. ``ordered``: by key. ``options``: other
-    settings of the group, by their names.
+    process of the handler dies; the next one goes on from what it has left. ``ordered``: by key. ``messages``: its
+    output is for ``ShareGroup.to_kafka``. ``options``: other settings of the group, by their names.
 
     Raises HandlerError (the handler, or the schema; or it needs Spark), ConfigError.
     """
     made = as_handler(handler, output=output, **settings)
+    made = with_messages(made) if messages else made
     if made.kind is HandlerKind.FRAME:
         raise HandlerError(f"handler {made.name} takes Spark's frames: a test of it needs Spark")
-    messages = [_message(number, record) for number, record in enumerate(records)]
+    appended = [_message(number, record) for number, record in enumerate(records)]
     order = DeliveryOrder.KEY if ordered else DeliveryOrder.NONE
     config = GroupConfig.parse(
         {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": limit, "delivery.order": order}
@@ -106,9 +109,9 @@ def run_handler(
     with tempfile.TemporaryDirectory(prefix="share_spark-test-") as directory:
         group = _Group(directory=Path(directory), handler=made, config=config, log=log)
         if not (made.waits and _has_running_loop()):
-            return group.run(messages)
+            return group.run(appended)
         with ThreadPoolExecutor(1) as thread:  # as in a notebook: a thread has one loop at a time
-            return thread.submit(group.run, messages).result()
+            return thread.submit(group.run, appended).result()
 
 
 def _has_running_loop() -> bool:

@@ -18,6 +18,7 @@ from share_spark import Ack, Record, ShareGroup
 from share_spark.handlers.handler import as_handler
 from share_spark.handlers.handler_objects import close, close_on_loop, opened, opened_on_loop
 from share_spark.handlers.values import UndecodableError
+from share_spark.testing import run_handler
 from tests.support.python_blocks import python_blocks
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides.md"
@@ -48,6 +49,24 @@ class Embeddings:
 
     async def close(self) -> None:
         self.is_closed = True
+
+
+def test_output_to_a_kafka_topic() -> None:
+    text = GUIDES.read_text()
+    bill, once, *_ = python_blocks(text[text.index("## Output to a Kafka topic\n") :])
+    names: dict[str, Any] = {"__name__": "guide", "Ack": Ack, "charge": lambda record: float(record.value)}
+    exec(compile(bill + once, "guides.md", "exec", dont_inherit=True), names)  # noqa: S102
+    rows = run_handler(names["bill"], [{"value": b"9.5", "key": b"ann"}, b"1"], messages=True).rows
+    assert [(row["key"], row["value"]) for row in rows] == [(b"ann", b"9.50"), (None, b"1.00")]
+    told = ["group", "topic", "partition", "offset", "row", "delivery.count"]
+
+    def sent(*values: str) -> Any:
+        headers = [(f"share_spark.{name}", value.encode()) for name, value in zip(told, values, strict=True)]
+        return SimpleNamespace(headers=lambda: headers)
+
+    first, other = sent("g", "t", "0", "7", "0", "1"), sent("g", "t", "0", "7", "1", "1")
+    repeat, seen = sent("g", "t", "0", "7", "0", "2"), set[Any]()
+    assert list(names["once"]([first, other, repeat], seen)) == [first, other]
 
 
 def test_the_test_kit() -> None:
