@@ -43,17 +43,16 @@ def read(broker: str, topic: str) -> list[Message]:
     consumer = Consumer({"bootstrap.servers": broker, "group.id": "reader", "enable.partition.eof": True})
     try:
         partitions = consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions
-        found: list[Message] = []
-        from confluent_kafka import TopicPartition
-
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found: list[Message] = []
         ends = 0
         while ends < len(partitions):
-            for message in consumer.consume(100, TIMEOUT_S):
-                if message.error() is None:
-                    found.append(message)
-                else:
-                    ends += 1
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            if message.error() is None:
+                found.append(message)
+            else:
+                ends += 1
         return found
     finally:
         consumer.close()
