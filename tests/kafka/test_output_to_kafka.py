@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from share_spark import Ack, ConfigError, DeadLetters, EmbeddedTopicLog, HandlerError, Record, ShareGroup, TopicError
