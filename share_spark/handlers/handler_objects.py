@@ -138,8 +138,8 @@ def _needs_arguments(function: Any, *, given: bool = False) -> bool:
 
 
 def _not_opened(handler: Handler, fault: BaseException) -> HandlerError:
-    if isinstance(fault, HandlerError):  # of a handler inside of this one
-        return fault
+    if isinstance(fault, HandlerError) and str(fault).startswith(f"handler {handler.name}"):
+        return fault  # of a handler inside of this one
     return HandlerError(f"handler {handler.name}: open() failed: {exception_text(fault)}")
 
 
