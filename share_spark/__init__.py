@@ -185,8 +185,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("share_spark")  # 20 ms in each worker otherwise
     if name in _MODULE_OF:
-        with import_module("share_spark.spark.installed").needing_spark(name):
-            return getattr(import_module(_MODULE_OF[name]), name)
+        return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Window
-
 from share_spark.audit.record_events import (
     ACQUIRED,
     FINISHED,
@@ -133,6 +131,8 @@ def _extent(log: DataFrame, location: Location, group_id: str, topic: str, parti
 def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:
     """Return the rows about the record, in order. Of the rows that only say where it lies, below the start offset or in
     no window, only the first of each engine after others: every later snapshot and update repeats it."""
+    from pyspark.sql import Window
+
     by_engine = Window.partitionBy("writer_epoch").orderBy("batch_id")
     found = log.select(
         "writer_epoch",

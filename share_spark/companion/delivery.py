@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from share_spark.companion.answers import entered_in, rows_of
+from share_spark.companion.answers import entered_in
 from share_spark.companion.calls_at_a_time import CallsAtATime
 from share_spark.companion.companions import LOOK_AGAIN_S, Companion, Companions
 from share_spark.companion.executors import starts_for
@@ -300,16 +300,10 @@ class CompanionDelivery(LedgerDelivery):
 
     def _note(self, one: Companion, message: FromCompanion) -> None:
         match message:
-            case Answered(answers, _, _, busy_s, throttled, cost):
-                found = one.hand_overs.note(answers)
-                one.entered += entered_in(found)
+            case Answered():
+                one.entered += entered_in(self._news.note_answered(message, one.hand_overs))
                 one.taken += 1
-                self._news.answers += found
-                self._news.busy_s += busy_s
-                self._news.cost += cost
-                self._news.throttled.update(throttled)
-                one.holds_places |= bool(throttled)
-                self._news.rows += rows_of(message, found)
+                one.holds_places |= bool(message.throttled)
             case Unreachable(text, is_topic):
                 self._news.note_fault(TopicError(text) if is_topic else TopicUnreachableError(text))
             case Leaving():
@@ -323,9 +317,7 @@ class CompanionDelivery(LedgerDelivery):
         """Answer what a process that has ended has not answered, from its ledgers."""
         calls = LostCalls.read(one.ledger) if ending.has_left_ledger else LostCalls.unknown()
         lost_error = lost_error_of(calls.stuck, overrun_text(self._limit_ms))
-        answers = list(calls.answers(one.hand_overs.unanswered(), lost_error))
-        self._news.rows += calls.rows_of(answers)
-        self._news.answers += one.hand_overs.note(answers)
+        self._news.note_lost(calls, one.hand_overs, lost_error)
         self._news.dead += [one.ledger] if calls.are_known else []
         self._note_lost()
         if one.has_failed:

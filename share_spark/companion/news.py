@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from share_spark.companion.answers import entered_in, spans_of
-from share_spark.companion.messages import Limits, RecordAnswer
+from share_spark.companion.answers import entered_in, rows_of, spans_of
+from share_spark.companion.hand_overs import HandOvers
+from share_spark.companion.lost_calls import LostCalls
+from share_spark.companion.messages import Answered, Limits, RecordAnswer
 from share_spark.engine.delivery_port import Delivered
 from share_spark.model.errors import ShareError, TopicUnreachableError
 
@@ -26,6 +28,22 @@ class News:
     cost: float = 0.0
     throttled: Counter[int] = field(default_factory=Counter)
     dead: list[Path] = field(default_factory=list)
+
+    def note_answered(self, message: Answered, hand_overs: HandOvers) -> list[RecordAnswer]:
+        """Note a message of a process with these hand-overs. Return its answers that are of interest."""
+        found = hand_overs.note(message.answers)
+        self.answers += found
+        self.busy_s += message.busy_s
+        self.cost += message.cost
+        self.throttled.update(message.throttled)
+        self.rows += rows_of(message, found)
+        return found
+
+    def note_lost(self, calls: LostCalls, hand_overs: HandOvers, lost_error: str) -> None:
+        """Note the answers for what a dead process has not answered. ``lost_error``: as in ``LostCalls.answers``."""
+        answers = list(calls.answers(hand_overs.unanswered(), lost_error))
+        self.rows += calls.rows_of(answers)
+        self.answers += hand_overs.note(answers)
 
     def note_fault(self, fault: ShareError) -> None:
         """Note a fault; one that ends the query is kept before an outage."""

@@ -132,11 +132,10 @@ class _RecordResults:
         cost, calls = handler.cost, self.calls
         if cost is None:
             return handler.call_of_record
-        argument_of = handler.argument_of or _itself
 
         def call(record: Record) -> Any:
             calls.estimate = 0.0
-            argument = argument_of(record)
+            argument = handler.argument(record)
             calls.estimate = estimate(cost, record)
             calls.cost += calls.estimate
             return handler.call(argument)
@@ -193,10 +192,6 @@ class _RecordResults:
         outputs = self.rows.finish() if self.rows is not None else None
         self.codes[entered:] = [int(Loss.NOT_ENTERED)] * (len(self.codes) - entered)
         return CallOutcome(answers=Answers.listed(self.codes, self.errors, self.delays), outputs=outputs)
-
-
-def _itself(record: Record) -> Record:
-    return record
 
 
 def watched_code() -> tuple[CodeType, ...]:

@@ -35,7 +35,7 @@ from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.member_ledgers import LedgerDelivery, MemberLedgers, frame_of
 from share_spark.delivery.record_sources import RecordSources
-from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
+from share_spark.delivery.result import DeliveryResult, decoded, held, is_lost_output, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
 from share_spark.delivery.traces import WORKER_LOST, codes_of, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms
@@ -181,9 +181,9 @@ class SparkDelivery(DeliveryAtOnce, LedgerDelivery):
         try:
             return frame.toArrow()
         except Exception as fault:
-            if OutputLostError.__name__ not in str(fault):
-                raise SinkError(f"output rows cannot be read: {first_line(fault)}") from fault
-            raise OutputLostError("output was lost with its executor before it was read") from fault
+            if is_lost_output(fault):
+                raise OutputLostError("output was lost with its executor before it was read") from fault
+            raise SinkError(f"output rows cannot be read: {first_line(fault)}") from fault
 
     def kept_records(self, wanted: Wanted) -> pa.Table | None:
         """Return all of ``wanted`` (RECORD_COLUMNS and ``number``) that workers have kept; None if one is missing."""

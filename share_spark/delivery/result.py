@@ -248,6 +248,12 @@ def _delays(runs: AnswerRuns) -> tuple[RetryDelay, ...]:
 _OTHER_ATTEMPT = f"{OutputLostError.__name__}: output rows are of another attempt than the acknowledgements"
 
 
+def is_lost_output(fault: BaseException | None) -> bool:
+    """Return whether a read of output rows has failed because they died with an executor: Spark's error has the name of
+    ours in its text."""
+    return OutputLostError.__name__ in str(fault)
+
+
 class SentRows(Protocol):
     """The rows that the workers of one delivery sent."""
 

@@ -162,7 +162,7 @@ def add_missing_columns(spark: AnySpark, table: Location, log: TableLog | None, 
     """Add those of ``columns`` (DDL text) that the table does not have, at its end. ``log``: the table's, None where
     only Spark can read it. Raises what Spark or the storage raises."""
     wanted = columns_in(columns)
-    if log is not None and (not _missing(_names(log), wanted) or _add_directly(log.files, wanted)):
+    if log is not None and (not _missing(log.layout.columns, wanted) or _add_directly(log.files, wanted)):
         return
     session = session_of(spark, f"{table}: columns of this release are added")
     if _missing(table.load(session).columns, wanted):
@@ -179,7 +179,7 @@ def _add_directly(files: CommitFiles, wanted: pa.Schema) -> bool:
 
 
 def _addition(log: TableLog, wanted: pa.Schema) -> MetadataChange | None:
-    missing = _missing(_names(log), wanted)
+    missing = _missing(log.layout.columns, wanted)
     if not missing:
         return None
     added = fields_in(schema_text_of(pa.schema(missing)))
@@ -197,10 +197,6 @@ def _add_by_spark(spark: SparkSession, table: Location, wanted: pa.Schema) -> No
     except JVM_ERRORS:
         if _missing(table.load(spark).columns, wanted):  # else another engine was first
             raise
-
-
-def _names(log: TableLog) -> list[str]:
-    return [field["name"] for field in fields_in(log.schema_text)]
 
 
 def _missing(names: Collection[str], wanted: pa.Schema) -> list[pa.Field[Any]]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.delta.commit_files import CommitFiles
@@ -39,20 +40,38 @@ from share_spark.spark.delta_log import clean_log, files_of
 from share_spark.spark.errors import JVM_ERRORS
 from share_spark.spark.frames import cloned_session
 from share_spark.spark.hadoop_files import files_at
-from share_spark.spark.jvm_errors import CONFLICTS
 from share_spark.spark.on_demand import AnySpark, SparkOnDemand, given_session, session_of
 from share_spark.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+def _conflict_classes() -> tuple[type[Exception], ...]:
+    """Return the classes of conflicts, of which none is derived from another one; none where Delta is not installed."""
+    if find_spec("delta") is None:
+        return ()
+    from delta import exceptions
+
+    return (
+        exceptions.DeltaConcurrentModificationException,
+        exceptions.ConcurrentWriteException,
+        exceptions.MetadataChangedException,
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentTransactionException,
+    )
+
+
+_CONFLICTS = _conflict_classes()
 _CONFLICT = re.compile(r"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception")
 """A conflict's class in a text: Delta 4.0 raises Java's until its Python classes are loaded."""
 
 
 def is_conflict(error: Exception) -> bool:
     """Return whether the same change would succeed if it were made again."""
-    return isinstance(error, CONFLICTS) or bool(_CONFLICT.search(str(error)))
+    return isinstance(error, _CONFLICTS) or bool(_CONFLICT.search(str(error)))
 
 
 _log = logging.getLogger(__name__)

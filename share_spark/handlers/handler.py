@@ -126,6 +126,10 @@ class Handler:
         assert argument_of is not None, "a handler is opened before it is called"
         return lambda record: call(argument_of(record))
 
+    def argument(self, record: Record) -> Any:
+        """Return the argument of the opened handler for a record. May raise UndecodableError."""
+        return record if self.argument_of is None else self.argument_of(record)
+
     def calls_at_a_time(self, most: int) -> int:
         """Return how many calls may run at a time, where ``most`` are allowed."""
         return most if self.threads is None else min(most, self.threads)

@@ -29,6 +29,10 @@ _log = logging.getLogger(__name__)
 _METHODS = "open", "close"
 
 
+class _UnopenedError(HandlerError):
+    """A handler that cannot be made or opened. It may be inside of another one, whose ``open`` opens it."""
+
+
 def check_object(handler: Handler) -> None:
     """Check that the class can be made, and what ``open`` and ``close`` are. Raises HandlerError."""
     inner = function_in(handler.call)
@@ -106,7 +110,7 @@ def _made(handler: Handler) -> Handler:
     except NO_FAULTS:
         raise
     except BaseException as fault:  # noqa: BLE001 - whatever a constructor does
-        raise HandlerError(f"handler {handler.name} cannot be made: {exception_text(fault)}") from None
+        raise _UnopenedError(f"handler {handler.name} cannot be made: {exception_text(fault)}") from None
 
 
 def _calls(handler: Handler, name: str) -> Iterator[Any]:
@@ -138,9 +142,11 @@ def _needs_arguments(function: Any, *, given: bool = False) -> bool:
 
 
 def _not_opened(handler: Handler, fault: BaseException) -> HandlerError:
-    if isinstance(fault, HandlerError) and str(fault).startswith(f"handler {handler.name}"):
-        return fault  # of a handler inside of this one
-    return HandlerError(f"handler {handler.name}: open() failed: {exception_text(fault)}")
+    return (
+        fault
+        if isinstance(fault, _UnopenedError)
+        else _UnopenedError(f"handler {handler.name}: open() failed: {exception_text(fault)}")
+    )
 
 
 def _log_fault(handler: Handler, fault: BaseException) -> None:

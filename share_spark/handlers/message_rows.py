@@ -94,11 +94,10 @@ class _OfListLater(_Later):
     """An async handler of a list. A record whose value cannot be decoded is in no list."""
 
     async def __call__(self, records: list[Record[Any]]) -> Any:
-        argument_of: Callable[[Record[Any]], Any] = self._opened.argument_of or _itself
         arguments, answers = list[Any](), dict[int, Any]()
         for at, record in enumerate(records):
             try:
-                arguments.append(argument_of(record))
+                arguments.append(self._opened.argument(record))
             except UndecodableError as fault:
                 answers[at] = Ack.reject(str(fault))
         found = await self._opened.call(arguments) if arguments else []
@@ -107,10 +106,6 @@ class _OfListLater(_Later):
             return found if not answers else [answers.get(at, found) for at in range(len(records))]
         rest = iter([_answer(answer, record) for answer, record in zip(found, asked, strict=True)])
         return [answers[at] if at in answers else next(rest) for at in range(len(records))]
-
-
-def _itself(record: Record[Any]) -> Record[Any]:
-    return record
 
 
 def _answer(answer: Any, record: Record[Any]) -> Any:

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from share_spark.delivery.frame_files import files_of
+from share_spark.delivery.result import is_lost_output
 from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
@@ -246,7 +247,7 @@ class DeltaSink:
                 f"another engine has claimed sink {self.table} (writer epoch {epoch}); "
                 f"this one (epoch {stamp.writer_epoch}) stops"
             )
-        if OutputLostError.__name__ in str(fault):
+        if is_lost_output(fault):
             raise OutputLostError(f"output for {self.table} was lost with its executor before it was written")
         reason = first_line(fault) if fault is not None else "the append is not in its log"
         raise SinkError(f"sink {self.table} refused the rows: {reason}") from fault

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from share_spark.spark.capabilities import (
     is_allowed,
     use,
 )
-from share_spark.spark.installed import is_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
 
 
 def is_frame(rows: object) -> TypeIs[DataFrame]:
-    """Return whether these rows are a frame of Spark's."""
-    if not is_installed():
-        return False
-    from pyspark.sql import DataFrame
-
-    return isinstance(rows, DataFrame)
+    """Return whether these rows are a frame of Spark's. There is none before PySpark is imported."""
+    pyspark = sys.modules.get("pyspark.sql")
+    return pyspark is not None and isinstance(rows, pyspark.DataFrame)
 
 
 def unpersist(frame: DataFrame) -> None:

@@ -38,16 +38,15 @@ JAVA_VERSIONS = (17, 21)
 
 
 class _Modules(NamedTuple):
-    """The modules for one release of Spark: the version of its Kafka source, the release of Delta and its module."""
+    """The modules for one release of Spark: the version of its Kafka source, and Delta's."""
 
     connector_version: str
-    delta_release: str
     delta: str
 
 
 _MODULES = {
-    "4.0": _Modules("4.0.0", DELTA_OF["4.0"], "delta-spark_2.13"),
-    "4.2": _Modules("4.2.0", DELTA_OF["4.2"], "delta-spark_4.2_2.13"),
+    "4.0": _Modules("4.0.0", "delta-spark_2.13"),
+    "4.2": _Modules("4.2.0", "delta-spark_4.2_2.13"),
 }
 """The modules by release of Spark. The source is compatible with every bug-fix release of its Spark; some mirrors of
 Maven Central lack a jar (spark-token-provider-kafka) of the later ones."""
@@ -154,11 +153,11 @@ def engine_tag() -> str:
 
 
 def _modules() -> _Modules:
-    modules = _MODULES.get(_release("pyspark"))
-    if modules is None or _release("delta-spark") != modules.delta_release:
-        known = (f"pyspark {spark} with delta-spark {found.delta_release}" for spark, found in _MODULES.items())
+    spark = _release("pyspark")
+    if _release("delta-spark") != DELTA_OF.get(spark):
+        known = (f"pyspark {release} with delta-spark {delta}" for release, delta in DELTA_OF.items())
         raise JarsError(f"{_installed()} is not supported: install {' or '.join(known)}")
-    return modules
+    return _MODULES[spark]
 
 
 def _installed() -> str:

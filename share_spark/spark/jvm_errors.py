@@ -1,5 +1,5 @@
-"""The classes of PySpark's, Delta's and py4j's errors. Where these are not installed nothing raises them: what starts
-no JVM works without them."""
+"""The classes of PySpark's and py4j's errors. Where these are not installed nothing raises them: what starts no JVM
+works without them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,4 @@ else:
 
     AnalysisException = PythonException = Py4JError = Py4JJavaError = PySparkException
 
-CONFLICTS: tuple[type[Exception], ...] = ()
-"""The classes of Delta's conflicts; none is derived from another one."""
-
-if find_spec("delta") is not None:  # perhaps not on executors
-    from delta import exceptions
-
-    CONFLICTS = (
-        exceptions.DeltaConcurrentModificationException,
-        exceptions.ConcurrentWriteException,
-        exceptions.MetadataChangedException,
-        exceptions.ConcurrentAppendException,
-        exceptions.ConcurrentDeleteReadException,
-        exceptions.ConcurrentDeleteDeleteException,
-        exceptions.ConcurrentTransactionException,
-    )
-
-__all__ = ["CONFLICTS", "AnalysisException", "Py4JError", "Py4JJavaError", "PySparkException", "PythonException"]
+__all__ = ["AnalysisException", "Py4JError", "Py4JJavaError", "PySparkException", "PythonException"]

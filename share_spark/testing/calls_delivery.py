@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
-
-from share_spark.companion.answers import rows_of
 from share_spark.companion.calls import Calls
 from share_spark.companion.hand_overs import HandOvers
 from share_spark.companion.ledger import CompanionLedger
@@ -20,35 +18,24 @@ from share_spark.companion.messages import Answered, Begin, FromCompanion, HandO
 from share_spark.companion.news import News
 from share_spark.companion.reading import Handed, read_batches, record_schema
 from share_spark.companion.stepping import task_of
-from share_spark.delivery.arrow_stream import stream_of
-from share_spark.delivery.member_ledgers import LedgerDelivery
+from share_spark.delivery.ledger import LedgerEntries
 from share_spark.delivery.traces import WORKER_LOST
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryAtOnce, DeliveryLimits
-from share_spark.engine.ports import Claim, TopicLog
+from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.ports import Claim
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
 from share_spark.handlers.handler_objects import close_on_loop, opened_on_loop
 from share_spark.model.errors import HandlerError, ShareError
-from share_spark.model.ids import TopicPartition
-from share_spark.testing.acquired_rows import BATCH_ROWS, acquired_batches
 from share_spark.testing.called_handler import CallLog
-
-if TYPE_CHECKING:
-    from share_spark.delivery.kept_input import Wanted
-
+from share_spark.testing.delivery_here import BATCH_ROWS, DeliveryHere
 
 _NO_LIMITS = Limits(1, 0)
 """The limits before the first delivery."""
 
 
 @dataclass(slots=True, kw_only=True)
-class CallsDelivery(DeliveryAtOnce, LedgerDelivery):
-    """Delivery port. ``rows``: the output rows of the last delivery."""
+class CallsDelivery(DeliveryHere):
+    """Delivery port. ``_process``: the present one, of so many ``_processes``. ``_number``: of the last hand-over."""
 
-    log: TopicLog
-    handler: Handler
-    ordered: bool
-    calls_log: CallLog
-    rows: Sequence[pa.Table] = ()
     _directory: Path | None = None
     _processes: int = 0
     _process: _Process | None = None
@@ -64,12 +51,10 @@ class CallsDelivery(DeliveryAtOnce, LedgerDelivery):
         process = self._process = self._process or self._begun()
         most_calls = self.handler.calls_at_a_time(limits.most_calls)
         process.limits = Limits(most_calls, limits.timeout_ms, limits.round_number)
-        columns = self.handler.columns or HANDLER_COLUMNS
-        batches = list(acquired_batches(self.log, acquired, columns, ordered=self.ordered))
-        records = stream_of(pa.Table.from_batches(batches)) if batches else None
+        part = pickle.dumps(self._part(acquired), protocol=5)
         self._number += 1
-        handed = Handed(message=HandOver(self._number, acquired, None, records, in_turn, process.taken))
-        news = process.work_off(handed)
+        message = HandOver(self._number, acquired, part, in_turn=in_turn, answers_known=process.taken)
+        news = process.work_off(Handed(message=message))
         self.calls_log.note(process.ledgers())
         if process.has_ended:
             self._process = None
@@ -83,20 +68,6 @@ class CallsDelivery(DeliveryAtOnce, LedgerDelivery):
         self._processes += 1
         ledger = self._directory / str(self._processes * MOST_FILES)
         return _Process.begin(self.handler, ledger, self.calls_log, ordered=self.ordered)
-
-    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:  # noqa: ARG002
-        """Return False: no engine was there before."""
-        return False
-
-    def kept_records(self, wanted: Wanted) -> pa.Table | None:  # noqa: ARG002
-        """Return None: the log has them."""
-        return None
-
-    def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Do nothing: the log is not truncated."""
-
-    def stop_waiting(self) -> None:
-        """Do nothing: no record is waited for."""
 
     def close(self) -> None:
         """Close the handler."""
@@ -113,6 +84,7 @@ class _Process:
     handler: Handler
     ledger_path: Path
     ledger: CompanionLedger
+    ordered: bool
     limits: Limits = _NO_LIMITS
     taken: int = 0
     lost: LostCalls | None = None
@@ -122,7 +94,6 @@ class _Process:
     _news: News = field(default_factory=News)
     _fault: Exception | None = None
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
-    _ordered: bool = False
 
     @classmethod
     def begin(cls, handler: Handler, ledger: Path, log: CallLog, *, ordered: bool) -> _Process:
@@ -131,10 +102,8 @@ class _Process:
         loop.set_task_factory(task_of)
         in_threads = handler.threads is not None
         opened = loop.run_until_complete(opened_on_loop(handler))
-        process = cls(
-            loop=loop, handler=opened, ledger_path=ledger, ledger=CompanionLedger(ledger, in_threads=in_threads),
-            _ordered=ordered,
-        )  # fmt: skip
+        notes = CompanionLedger(ledger, in_threads=in_threads)
+        process = cls(loop=loop, handler=opened, ledger_path=ledger, ledger=notes, ordered=ordered)
         begin = Begin(b"", handler.name, (), str(ledger), process.limits, BATCH_ROWS, in_threads, ordered)
         process._calls = Calls(loop, begin, process.ledger, process._take, process._fail)
         loop.call_soon(process._calls.handle_with, log.counted(opened, process._die))
@@ -150,7 +119,7 @@ class _Process:
         news, self._news = self._news, News()
         return news
 
-    def ledgers(self) -> Iterable[Any]:
+    def ledgers(self) -> Iterable[LedgerEntries]:
         """Return what its ledgers say."""
         return (self.lost or LostCalls.read(self.ledger_path)).files
 
@@ -173,7 +142,7 @@ class _Process:
         self._calls.set_limits(self.limits)
         self._calls.expect(handed)
         columns = self.handler.columns or HANDLER_COLUMNS
-        for read in read_batches(handed, record_schema(columns, ordered=self._ordered), BATCH_ROWS):
+        for read in read_batches(handed, record_schema(columns, ordered=self.ordered), BATCH_ROWS):
             self._calls.take(handed, read)
         self._calls.end_of(handed)
         while self._hand_overs.in_flight and self._fault is None and self.lost is None:
@@ -182,13 +151,8 @@ class _Process:
 
     def _take(self, message: FromCompanion) -> None:
         if isinstance(message, Answered) and self.lost is None:
-            found = self._hand_overs.note(message.answers)
+            self._news.note_answered(message, self._hand_overs)
             self.taken += 1
-            self._news.answers += found
-            self._news.busy_s += message.busy_s
-            self._news.cost += message.cost
-            self._news.throttled.update(message.throttled)
-            self._news.rows += rows_of(message, found)
             self._heard.set()
 
     def _fail(self, fault: Exception) -> None:
@@ -202,9 +166,7 @@ class _Process:
 
     def _bury(self, lost: LostCalls) -> None:
         """Answer what has no answer, from the ledgers, as a driver does."""
-        answers = list(lost.answers(self._hand_overs.unanswered(), WORKER_LOST))
-        self._news.rows += lost.rows_of(answers)
-        self._news.answers += self._hand_overs.note(answers)
+        self._news.note_lost(lost, self._hand_overs, WORKER_LOST)
         if (fault := self._fault) is not None:
             self._news.note_fault(fault if isinstance(fault, HandlerError) else ShareError(str(fault)))
         else:

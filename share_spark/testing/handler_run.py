@@ -53,24 +53,20 @@ class HandlerRun:
 
     ``rows``: the output rows of accepted records, as dicts, in the order of their commits. ``letters``: the dead
     letters, by offset. ``calls``: the records that calls of the handler had, in their order. ``waited``: the time that
-    had to pass, for delays and for services that have asked for it.
+    had to pass, for delays and for services that have asked for it. ``accepted``: the offsets of the accepted records,
+    which are all that are no dead letters.
     """
 
     rows: list[dict[str, Any]]
     letters: list[Letter]
     calls: list[HandlerCall]
+    accepted: list[int]
     waited: timedelta
-    _records: int = field(repr=False, default=0)
 
     @property
     def counts(self) -> dict[int, int]:
         """The number of calls that each record was in, by offset; those that were in none are left out."""
         return dict(sorted(Counter(call.offset for call in self.calls).items()))
-
-    @property
-    def accepted(self) -> list[int]:
-        """The offsets of the accepted records: all that are no dead letters."""
-        return sorted({*range(self._records)} - {letter.offset for letter in self.letters})
 
 
 def run_handler(
@@ -173,8 +169,8 @@ class _Group:
             rows=output.rows,
             letters=sorted(letters, key=lambda letter: letter.offset),
             calls=self.log.calls,
+            accepted=sorted({*range(len(messages))} - {letter.offset for letter in letters}),
             waited=timedelta(milliseconds=self.clock.now_ms - began_ms),
-            _records=len(messages),
         )
 
     def _engine(self, topics: EmbeddedTopicLog) -> tuple[ShareGroupEngine, CollectedOutput]:

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_spark.delivery.member_ledgers import LedgerDelivery
+from share_spark.companion.reading import record_schema
 from share_spark.delivery.opened_handlers import opened_here
 from share_spark.delivery.result import decoded, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA
 from share_spark.delivery.traces import read_delivery
 from share_spark.delivery.worker import HandlerTask, Terms
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryAtOnce, DeliveryLimits
-from share_spark.engine.ports import Claim, TopicLog
+from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.ports import Claim
+from share_spark.engine.record_reader import never_stops
 from share_spark.handlers.handler import Handler
 from share_spark.handlers.handler_objects import close, opened
-from share_spark.model.ids import TopicPartition
-from share_spark.testing.acquired_rows import acquired_batches
-from share_spark.testing.called_handler import CallLog, Crash
-
-if TYPE_CHECKING:
-    from share_spark.delivery.kept_input import Wanted
+from share_spark.spark.threads import TASK_COLUMN
+from share_spark.testing.called_handler import Crash
+from share_spark.testing.delivery_here import BATCH_ROWS, DeliveryHere
 
 _PAYLOAD = b"in this process"
 
 
 @dataclass(slots=True, kw_only=True)
-class TaskDelivery(DeliveryAtOnce, LedgerDelivery):
-    """Delivery port. ``rows``: the output rows of the last delivery. ``_opened``: the handler, in its present
-    process."""
+class TaskDelivery(DeliveryHere):
+    """Delivery port. ``_opened``: the handler, in its present process."""
 
-    log: TopicLog
-    handler: Handler
-    ordered: bool
-    calls_log: CallLog
-    rows: Sequence[pa.Table] = ()
     _opened: Handler | None = None
 
     def start(self, claim: Claim) -> None:
@@ -51,7 +43,8 @@ class TaskDelivery(DeliveryAtOnce, LedgerDelivery):
         place.clear()
         terms = Terms(limits.budget_ms / 1_000, None, in_turn, limits.timeout_ms)
         task = HandlerTask.of(self.handler, place, _PAYLOAD, ordered=self.ordered, terms=terms)
-        batches = list(acquired_batches(self.log, acquired, task.columns, ordered=self.ordered))
+        schema = record_schema(task.columns, ordered=self.ordered).append(pa.field(TASK_COLUMN, pa.string()))
+        batches = list(self._part(acquired).batches(schema, BATCH_ROWS, never_stops))
         while (sent := self._run(task, batches)) is None:
             self._opened = None  # it has died with its process: it is not closed
         for directory in place.deliveries(place.member_id):
@@ -69,20 +62,6 @@ class TaskDelivery(DeliveryAtOnce, LedgerDelivery):
                 return pa.Table.from_batches(list(task(iter(batches))))
             except Crash:
                 return None
-
-    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:  # noqa: ARG002
-        """Return False: no engine was there before."""
-        return False
-
-    def kept_records(self, wanted: Wanted) -> pa.Table | None:  # noqa: ARG002
-        """Return None: the log has them."""
-        return None
-
-    def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Do nothing: the log is not truncated."""
-
-    def stop_waiting(self) -> None:
-        """Do nothing: no record is waited for."""
 
     def close(self) -> None:
         """Close the handler."""
