@@ -10,6 +10,7 @@ from pathlib import Path
 from share_spark.companion.hand_overs import HandOvers
 from share_spark.companion.link import Link
 from share_spark.companion.messages import Limits
+from share_spark.companion.pace import Pace
 from share_spark.companion.shares import Calling, shares
 from share_spark.engine.delivery_port import CallsLook, RunningCall
 from share_spark.model.ids import TopicPartition
@@ -33,6 +34,7 @@ class Companion:
     is_cut_off: bool = False
     hand_overs: HandOvers = field(default_factory=HandOvers)
     entered: int = 0
+    pace: Pace = field(default_factory=Pace)
     has_failed: bool = False
     holds_places: bool = False
     taken: int = 0
@@ -79,6 +81,11 @@ class Companions:
     def in_flight(self) -> int:
         """The number of offsets without an answer."""
         return sum(one.hand_overs.in_flight for one in self._all)
+
+    def note_pace(self, now_s: float) -> None:
+        """Note how many records each of them has called."""
+        for one in self._all:
+            one.pace.note(one.entered, now_s)
 
     def shares(self, most_calls: int) -> list[int]:
         """Return the shares of those that take records, if so many calls may run."""

@@ -79,7 +79,7 @@ _MOST_DEATHS = 10
 
 _AHEAD = 2
 """The records in flight for each call at a time: the others wait ahead, so that a call that ends is followed by another
-one at once."""
+one at once. More if calls are short (``pace``)."""
 
 _AHEAD_BY_KEY = 8
 """The same in order of keys: of the records that wait ahead, most may have keys that are called now."""
@@ -137,6 +137,7 @@ class CompanionDelivery(LedgerDelivery):
         the error is the fault. Raises HandlerError, StateError."""
         self._forget_returned()
         self._take()
+        self._companions.note_pace(time.monotonic())
         self._limits = Limits(self._calls_of(limits), limits.timeout_ms, limits.round_number)
         if acquired:
             self._see_to_companions()
@@ -147,10 +148,10 @@ class CompanionDelivery(LedgerDelivery):
         return self._delivered()
 
     def room(self, limits: DeliveryLimits) -> int | None:
-        """Return how many records may be acquired now: what waits ahead is to be as many as the calls at a time."""
+        """Return how many records may be acquired now: as many wait ahead as there are calls at a time, or more."""
         most_calls = self._calls_of(limits)
         if not self._companions.taking:
-            return self._most_records(self._companions.free(most_calls))
+            return self._ahead(self._companions.free(most_calls))
         return sum(self._rooms(most_calls))
 
     def wait(self, seconds: float) -> None:
@@ -350,15 +351,15 @@ class CompanionDelivery(LedgerDelivery):
     def _rooms(self, most_calls: int) -> list[int]:
         """Return how many more records each companion may get."""
         taking, shares = self._companions.taking, self._companions.shares(most_calls)
-        return [self._room(one.hand_overs.in_flight, share) for one, share in zip(taking, shares, strict=True)]
+        return [self._room(one, share) for one, share in zip(taking, shares, strict=True)]
 
-    def _room(self, in_flight: int, calls: int) -> int:
-        room = self._most_records(calls) - in_flight
+    def _room(self, one: Companion, calls: int) -> int:
+        room = max(self._ahead(calls), one.pace.recent if calls else 0) - one.hand_overs.in_flight
         # In order of keys those that wait ahead may all have keys that are called now.
         least = 0 if self.ordered else int(LEAST_ROOM * self.handler.records_in(calls))
         return room if room >= max(1, least) else 0
 
-    def _most_records(self, calls: int) -> int:
+    def _ahead(self, calls: int) -> int:
         return (_AHEAD_BY_KEY if self.ordered else _AHEAD) * self.handler.records_in(calls)
 
     def _calls_of(self, limits: DeliveryLimits) -> int:

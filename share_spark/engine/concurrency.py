@@ -26,9 +26,6 @@ for one too many every few seconds."""
 _LONGEST_S = 1.0
 """The most time between two micro-batches that counts as one without throttles."""
 
-_LEAST_SOON = 32
-"""The calls for which records are acquired at least: a micro-batch may take longer than a call."""
-
 _LEAST_LEFT, _MOST_LEFT = 0.5, 0.9
 """The share of the calls that is left by a decrease."""
 
@@ -61,9 +58,8 @@ class Concurrency:
 
     @property
     def most_soon(self) -> int:
-        """The calls for which records are acquired: in the ramp more may run before the next are there, and few calls
-        need many records if they are short."""
-        return self.most if self.ramps else max(self.most_calls, min(self.most, _LEAST_SOON))
+        """The calls for which records are acquired: in the ramp more may run before the next are there."""
+        return self.most if self.ramps else self.most_calls
 
     def under(self, most: int) -> Concurrency:
         """Return the value under this setting."""

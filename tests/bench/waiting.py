@@ -14,7 +14,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +35,7 @@ MEAN_S = MEDIAN_S * math.exp(SIGMA**2 / 2)
 WARM_UP_S, BATCH = 5.0, 500
 KEYS = 10_000
 FAST, SLOW_S, RATE = 1_500, 60.0, 50
+THREADS, SHORT_S = 4, 0.02
 
 
 def latency_s(number: int) -> float:
@@ -48,6 +49,12 @@ async def ask(record: Record) -> Ack:
     return Ack.ACCEPT
 
 
+def ask_shortly(record: Record) -> Ack:
+    """A handler that blocks, for a time that is shorter than a micro-batch."""
+    time.sleep(SHORT_S)
+    return Ack.ACCEPT
+
+
 def run(spark: SparkSession, _bootstrap: str) -> bool:
     """Measure and report."""
     say(f"waiting: {CALLS} calls at a time, median {MEDIAN_S} s, mean {MEAN_S:.2f} s, {SECONDS:.0f} s each")
@@ -58,6 +65,8 @@ def run(spark: SparkSession, _bootstrap: str) -> bool:
     say(f"  share group: {ours}")
     in_order = calls_of_a_group(spark, Path(scratch.fresh("ordered")), ordered=True)
     say(f"  share group, in order of {KEYS:,} keys: {in_order}")
+    short = calls_of_a_group(spark, Path(scratch.fresh("short")), ask_shortly, rate=THREADS / SHORT_S, threads=THREADS)
+    say(f"  share group, {THREADS} threads with calls of {SHORT_S} s: {short}")
     beside_driver, on_executors = in_turn()
     say(f"  sessions of their own: local {beside_driver:,.0f} calls/s, cluster of two executors {on_executors:,.0f}")
     gathered = _gathered(spark)
@@ -70,6 +79,7 @@ def run(spark: SparkSession, _bootstrap: str) -> bool:
         compare(
             "processor time of a call in its process, against asyncio alone, µs", ours.busy_us, bare.busy_us, "<= 2"
         ),
+        compare(f"calls/s, {THREADS} threads, {SHORT_S} s, against threads ÷ latency", short.per_s, THREADS / SHORT_S),
         compare(f"calls/s in order of {KEYS:,} keys, against without order", in_order.per_s, ours.per_s),
         compare("calls/s on a cluster of two executors, against local mode", on_executors, beside_driver, ">= 0.9"),
         compare("calls/s, against mapInArrow with asyncio.gather", ours.per_s, gathered, ">= 5"),
@@ -108,20 +118,29 @@ async def bare_calls() -> Speed:
     return Speed(done / SECONDS, (time.thread_time() - busy_s) / done * 1e6)
 
 
-def calls_of_a_group(spark: SparkSession, place: Path, *, ordered: bool = False) -> Speed:
-    """Records that are accepted in the state, per second, after a warm-up. ``ordered``: in order of their keys."""
+def calls_of_a_group(
+    spark: SparkSession,
+    place: Path,
+    handler: Callable[[Record], object] = ask,
+    *,
+    rate: float = CALLS / MEAN_S,
+    threads: int | None = None,
+    ordered: bool = False,
+) -> Speed:
+    """Records that are accepted in the state, per second, after a warm-up. ``rate``: the most that could be.
+    ``ordered``: in order of their keys."""
     log = EmbeddedTopicLog(spark, str(place / "topics"))
     log.create_topic("asked", 4)
-    records = int(1.2 * CALLS / MEAN_S * (WARM_UP_S + SECONDS))
+    records = int(1.2 * rate * (WARM_UP_S + SECONDS)) + CALLS
     log.append("asked", [Message(b"", key=b"%d" % (number % KEYS), partition=number % 4) for number in range(records)])
     accepted = _Accepted()
     group = ShareGroup("asking", spark=spark, state=str(place / "state")).table(str(place / "topics"))
-    group = group.subscribe("asked").process(ask).listen(lambda one: accepted.add(one.accepted))
+    group = group.subscribe("asked").process(handler, threads=threads).listen(lambda one: accepted.add(one.accepted))
     group = group.option("delivery.max.in.flight", CALLS).option("share.auto.offset.reset", "earliest")
     group = group.option("share.partition.max.record.locks", 10_000)
     query = (group.ordered_by_key() if ordered else group).start()
     try:
-        accepted.wait_for(CALLS)
+        accepted.wait_for(min(CALLS, records // 10))
         time.sleep(WARM_UP_S)
         before, began, busy_s = accepted.records, time.monotonic(), _companion_s()
         time.sleep(SECONDS)
