@@ -20,7 +20,7 @@ from share_spark.cli.config_files import ConfigFile, _flat, read_config
 from share_spark.cli.written_values import topics_named
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.config import SETTINGS
-from share_spark.model.errors import EnvironmentFault
+from share_spark.model.errors import EnvironmentFault, TopicUnreachableError
 
 ROOT = Path(__file__).parents[3]
 ENOUGH = ["run", "--group", "billing", "--topic", "orders", "--handler", "json:loads", "--state", "./state"]
@@ -182,11 +182,10 @@ def test_a_kafka_that_does_not_answer_costs_no_jvm(capsys: pytest.CaptureFixture
     assert "127.0.0.1:1" in line
 
 
-def test_a_cluster_for_messages_that_does_not_answer_costs_no_jvm(capsys: pytest.CaptureFixture[str]) -> None:
-    quick = ["--option", "request.timeout.ms=1s", "--starting", "earliest"]
-    code, line = run(capsys, *ENOUGH, *TABLE, *TO_KAFKA, *ELSEWHERE, *quick)
-    assert code == cli.FAILED
-    assert "127.0.0.1:2" in line
+def test_the_cluster_for_messages_is_asked_without_spark() -> None:
+    job = parse_job([*ENOUGH, *TABLE, *TO_KAFKA, *ELSEWHERE, "--option", "request.timeout.ms=1s"])
+    with pytest.raises(TopicUnreachableError, match=r"127\.0\.0\.1:2"):
+        job.ask_brokers()
 
 
 def test_messages_by_file_and_command_line(tmp_path: Path) -> None:
