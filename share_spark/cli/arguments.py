@@ -37,18 +37,19 @@ def parse_job(arguments: Sequence[str]) -> Job:
         settings[START] = given.starting
     chosen = {**file.job, **said, "starting": settings.get(START, file.starting)}
     kafka = {**file.kafka, **pairs_of("--kafka-option", given.kafka_option)}
+    output_kafka = {**file.output_kafka, **pairs_of("--output-kafka-option", given.output_kafka_option)}
     here = str(Path.cwd())
     if here not in sys.path:  # as for `python -m` and Spark's local workers
         sys.path.insert(0, here)
     from share_spark.cli.job import Job  # takes half a second; commands without Spark do not import it
 
     listening = {} if given.listen is None else door_settings(given, file.gateway)
-    return Job.of(chosen, file.config.changed(settings), kafka, listening)
+    return Job.of(chosen, file.config.changed(settings), kafka, output_kafka, listening)
 
 
 _KEY = re.compile(r"[\w.-]+")
 _OF_DOOR = tuple(key.replace("-", "_") for key in GATEWAY_KEYS)
-_NOT_JOB = ("command", "config", "option", "kafka_option", "starting", "debug", *_OF_DOOR)
+_NOT_JOB = ("command", "config", "option", "kafka_option", "output_kafka_option", "starting", "debug", *_OF_DOOR)
 
 
 def pairs_of(option: str, given: Iterable[str]) -> dict[str, str]:
@@ -156,16 +157,16 @@ def command_parser() -> argparse.ArgumentParser:
 
 def _add_run(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--config", metavar="FILE", help="TOML: tables [job], [kafka], [share_group]; the command line overrides it")
+    add("--config", metavar="FILE", help="TOML: [job], [kafka], [output_kafka], [share_group]; the command line wins")
     add("--group", help="group id; two groups on a topic are independent of each other")
     add("--topic", action="append", help="topic to read; repeat it for more")
     add("--handler", metavar="MODULE:FUNCTION", help="the function that handles each record")
     add("--cost", metavar="MODULE:FUNCTION", help="what a call for a record will cost, for delivery.cost.limit")
+    add("--value-from", metavar="MODULE:NAME", help="decodes the values for the handler, as a deserializer does")
     add("--bootstrap-server", metavar="HOST:PORT", help="read the topics of this Kafka cluster ...")
     add("--topic-table", metavar="PATH_OR_NAME", help="... or of this Delta table (no broker needed)")
     add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
-    add("--to-delta", metavar="PATH_OR_NAME", help="write the handler's output rows to this table, exactly once ...")
-    add("--output-schema", metavar="DDL", help='... with these columns, "id bigint, delay double"')
+    _add_output(command)
     add("--dead-letter", metavar="TOPIC_OR_TABLE", help="keep rejected and given-up records here")
     add("--starting", metavar="WHERE", help="a new group starts at earliest, latest (default) or by_duration:PT1H")
     add("--available-now", action="store_true", help="process what is in the log now, then end")
@@ -176,6 +177,16 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
     add("--listen", metavar="HOST:PORT", help="share consumers of Kafka join the group here; --handler may be left out")
     add_door(command)
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--to-delta", metavar="PATH_OR_NAME", help="write the handler's output rows to this table, exactly once ...")
+    add("--output-schema", metavar="DDL", help='... with these columns, "id bigint, delay double"')
+    add("--to-kafka", metavar="TOPIC", help="or send the handler's messages to this topic, at least once ...")
+    add("--output-bootstrap-server", metavar="HOST:PORT", help="... of this Kafka cluster; default: that of the topics")
+    text = "a Kafka client setting for that cluster; repeatable"
+    add("--output-kafka-option", action="append", default=[], metavar="KEY=VALUE", help=text)
 
 
 def _add_groups(command: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
-"""Configuration files: TOML, with the tables [job], [kafka], [share_group] for a run, [gateway] beside them for a
-gateway, [compaction] for a compaction. An unknown key is an error; values of [kafka] are secrets and in no message."""
+"""Configuration files: TOML, with the tables [job], [kafka], [output_kafka], [share_group] for a run, [gateway] beside
+them for a gateway, [compaction] for a compaction. An unknown key is an error; values of [kafka] and [output_kafka] are
+secrets and in no message."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from share_spark.model.errors import ConfigError
 
 START = "share.auto.offset.reset"
 
-_TEXTS = ("group", "handler", "bootstrap-server", "topic-table", "state", "dead-letter", "to-delta", "output-schema")
+_HANDLER = ("handler", "cost", "value-from")
+_PLACES = ("bootstrap-server", "topic-table", "state", "checkpoint", "dead-letter")
+_OUTPUT = ("to-delta", "output-schema", "to-kafka", "output-bootstrap-server")
 _KEYS: Mapping[str, type] = {
-    **dict.fromkeys((*_TEXTS, "cost", "starting", "trigger", "checkpoint", "query-name"), str),
+    **dict.fromkeys((*_HANDLER, *_PLACES, *_OUTPUT, "group", "starting", "trigger", "query-name"), str),
     "topic": list,
     "available-now": bool,
 }
@@ -26,15 +29,17 @@ GATEWAY_KEYS = ("listen", "advertise", "node-id", "tls-certificate", "tls-key", 
 """The keys of [gateway], all of texts."""
 
 _TABLES: Mapping[str, Mapping[str, type]] = {"job": _KEYS, "gateway": dict.fromkeys(GATEWAY_KEYS, str)}
+_ALL_TABLES = ("job", "kafka", "output_kafka", "share_group", "gateway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """A file's [job] with ``_`` in its keys and without its start, its [kafka], its [share_group] parsed, its
-    [gateway]. ``starting``: the start, from either table; None if there is none."""
+    """A file's [job] with ``_`` in its keys and without its start, its [kafka], its [output_kafka], its [share_group]
+    parsed, its [gateway]. ``starting``: the start, from either table; None if there is none."""
 
     job: Mapping[str, Any] = field(default_factory=dict)
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    output_kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     config: GroupConfig = DEFAULT_CONFIG
     starting: str | None = None
     gateway: Mapping[str, str] = field(default_factory=dict)
@@ -51,8 +56,9 @@ def read_config(path: str) -> ConfigFile:
 
 def _tables(tables: Mapping[str, Any]) -> ConfigFile:
     for name, table in tables.items():
-        if name not in ("job", "kafka", "share_group", "gateway") or not isinstance(table, dict):
-            raise ConfigError(f"unknown table or key {name!r} (there are [job], [kafka], [share_group], [gateway])")
+        if name not in _ALL_TABLES or not isinstance(table, dict):
+            known = ", ".join(f"[{one}]" for one in _ALL_TABLES)
+            raise ConfigError(f"unknown table or key {name!r} (there are {known})")
     job = {key.replace("-", "_"): value for key, value in _checked("job", tables).items()}
     settings = _flat(tables.get("share_group", {}))
     if "starting" in job:
@@ -61,6 +67,7 @@ def _tables(tables: Mapping[str, Any]) -> ConfigFile:
     return ConfigFile(
         job=job,
         kafka=_flat_texts(tables.get("kafka", {})),
+        output_kafka=_flat_texts(tables.get("output_kafka", {})),
         config=config,
         starting=settings.get(START),
         gateway=_checked("gateway", tables),

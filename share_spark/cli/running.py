@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 def run_given(arguments: Sequence[str]) -> int:
     """Run `share-spark run`. Raises ShareError."""
     job = parse_job(arguments)
-    job.ask_broker()
+    job.ask_brokers()
     with StopSignals() as signals, command_session(job.query_name or f"share-spark {job.group}") as spark:
         signals.adopt(spark)
         if not _log.isEnabledFor(logging.INFO):

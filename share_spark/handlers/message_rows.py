@@ -38,13 +38,18 @@ MESSAGES = pa.schema([pa.field(name, kind) for name, kind in {**_FIELDS, **_PLAC
 """The schema of these rows. ``number``: of the message among those of its record, from 0."""
 
 
-def with_messages(handler: Handler) -> Handler:
-    """Return the handler with output rows of the schema MESSAGES. Raises HandlerError: it has other rows, or takes
-    batches, whose rows do not tell their records."""
+def check_messages(handler: Handler) -> None:
+    """Check that the handler can have messages. Raises HandlerError: it has other rows, or takes batches, whose rows do
+    not tell their records."""
     if handler.output is not None:
         raise HandlerError(f"handler {handler.name}: messages have columns of their own, so output= has to be left out")
     if handler.kind not in (HandlerKind.RECORD, HandlerKind.LIST):
         raise HandlerError(f"handler {handler.name} takes batches: messages come from handlers of records, or of lists")
+
+
+def with_messages(handler: Handler) -> Handler:
+    """Return the handler with output rows of the schema MESSAGES. Raises HandlerError: it cannot have messages."""
+    check_messages(handler)
     kinds: Mapping[tuple[bool, bool], Callable[[Handler], Callable[[Any], Any]]] = {
         (False, False): _OfRecord,
         (True, False): _OfRecordLater,

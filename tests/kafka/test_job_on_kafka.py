@@ -1,16 +1,21 @@
-"""The main job on a real Kafka, by its command line: a run with a dead-letter topic, and names that do not exist."""
+"""The main job on a real Kafka, by its command line: a run with a dead-letter topic, runs whose output goes to a topic,
+and names that do not exist."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from share_spark import Ack, Record, cli
+from share_spark import Ack, EmbeddedTopicLog, Message, Record, cli
 from share_spark.delivery.record_sources import RecordSources
 from share_spark.engine.ports import OffsetSpan
 from tests.kafka.test_kafka_topic_log import KafkaLab
+from tests.kafka.test_output_to_kafka import headers as headers_of
+from tests.kafka.test_output_to_kafka import read
 from tests.support.topic_log_cases import Sent, fresh_name
 
 if TYPE_CHECKING:
@@ -23,8 +28,12 @@ def rejects_seven(record: Record) -> Ack:
     return Ack.reject("seven") if record.value == b"7" else Ack.ACCEPT
 
 
-def order(broker: str, state: Path, topic: str, *more: str) -> list[str]:
-    what = ["--group", "billing", "--topic", topic, "--handler", f"{__name__}:rejects_seven", "--state", str(state)]
+def bill(record: Record) -> tuple[Ack, str]:
+    return Ack.ACCEPT, f"bill {(record.value or b'').decode()}"
+
+
+def order(broker: str, state: Path, topic: str, *more: str, handler: str = "rejects_seven") -> list[str]:
+    what = ["--group", "billing", "--topic", topic, "--handler", f"{__name__}:{handler}", "--state", str(state)]
     return ["run", "--bootstrap-server", broker, *what, "--available-now", "--starting", "earliest", *more]
 
 
@@ -46,14 +55,74 @@ def test_a_run_with_a_dead_letter_topic(
     assert headers["__dlq.errors.delivery.count"] == "2"
 
 
-@pytest.mark.parametrize("missing", ["topic", "dead"])
+def test_a_run_with_output_to_a_topic(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    lab, topic, bills = KafkaLab(broker), fresh_name(), fresh_name("bills")
+    lab.create(topic, 2)
+    lab.create(bills, 2)
+    lab.put(topic, {p: [Sent(value=b"%d" % (2 * n + p)) for n in range(10)] for p in range(2)})
+    assert cli.main(order(broker, tmp_path / "state", topic, "--to-kafka", bills, handler="bill")) == 0
+    found = {message.value(): headers_of(message) for message in read(broker, bills)}
+    assert found.keys() == {b"bill %d" % n for n in range(20)}
+    told = found[b"bill 7"]
+    assert (told["share_spark.topic"], told["share_spark.partition"], told["share_spark.offset"]) == (topic, "1", "3")
+
+
+FILE = """
+[job]
+group = "billing"
+topic = ["orders"]
+handler = "typed:bill"
+value-from = "typed:pounds"
+topic-table = "./topics"
+state = "./state"
+to-kafka = "{bills}"
+output-bootstrap-server = "{broker}"
+starting = "earliest"
+available-now = true
+[output_kafka]
+client.id = "bills"
+"""
+
+TYPED = """
+from share_spark import Ack
+
+def pounds(value: bytes) -> int:
+    return int(value)
+
+def bill(price: int):
+    return Ack.ACCEPT, {"key": "ann", "value": f"{price:.2f}"}
+"""
+
+
+@pytest.mark.slow
+def test_a_file_with_a_decoder_and_output_to_the_topic_of_a_cluster(broker: str, tmp_path: Path) -> None:
+    """A process of its own; topics in a table, as they have no cluster. One value has no price."""
+    bills = fresh_name("bills")
+    KafkaLab(broker).create(bills, 1)
+    topics = EmbeddedTopicLog(None, str(tmp_path / "topics"))
+    topics.create_topic("orders", 1)
+    topics.append("orders", [Message(value) for value in (b"9", b"oops", b"12")])
+    (tmp_path / "job.toml").write_text(FILE.format(bills=bills, broker=broker))
+    (tmp_path / "typed.py").write_text(TYPED)
+    command = [sys.executable, "-m", "share_spark.cli", "run", "--config", "job.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert "rejected                 1" in done.stdout
+    assert [(message.key(), message.value()) for message in read(broker, bills)] == [
+        (b"ann", b"9.00"),
+        (b"ann", b"12.00"),
+    ]
+
+
+@pytest.mark.parametrize("missing", ["topic", "dead", "output"])
 def test_a_topic_that_does_not_exist(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
     there, gone = fresh_name(), fresh_name("no-such")
     KafkaLab(broker).create(there, 1)
-    names = (gone, there) if missing == "topic" else (there, gone)
-    assert cli.main(order(broker, tmp_path / "state", names[0], "--dead-letter", names[1])) == cli.BAD_INPUT
+    topic = gone if missing == "topic" else there
+    target = ["--to-kafka" if missing == "output" else "--dead-letter", there if missing == "topic" else gone]
+    assert cli.main(order(broker, tmp_path / "state", topic, *target)) == cli.BAD_INPUT
     output = capsys.readouterr().err
     assert output.count("\n") == 1
     assert gone in output

@@ -26,6 +26,9 @@ TUTORIAL = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
 NOT_RUN = ("python3.11 -m venv", ". .venv", "pip install")
 """What makes the environment that the tests have already."""
 
+ALONE = ("consume.py", "test_billing.py", "typed_billing.py")
+"""The programs without a session, each in a process of its own: one waits for records, others import a program."""
+
 BROKER, GATEWAY = "127.0.0.1:9092", "127.0.0.1:9093"
 
 
@@ -60,11 +63,11 @@ def test_the_tutorial_prints_what_it_shows(
 
 
 def run(command: Sequence[str], directory: Path) -> None:
-    """Run it in this process, on the session that is there; what waits for records, in one of its own."""
+    """Run it in this process, on the session that is there, if it needs one."""
     program, *words = command
     if program == "share-spark":
         assert cli.main(words) == 0
-    elif words == ["consume.py"]:
+    elif words[0] in ALONE:
         start = [sys.executable, *words]
         print(subprocess.run(start, cwd=directory, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout)
     else:

@@ -43,6 +43,16 @@ def rows(record: Record) -> tuple[Ack, dict[str, bytes | None]]:
     return Ack.ACCEPT, {"v": record.value}
 
 
+def half_of_even(value: bytes) -> int:
+    if int(value) % 2:
+        raise ValueError("it is odd")
+    return int(value) // 2
+
+
+def row_of(number: int) -> tuple[Ack, dict[str, int]]:
+    return Ack.ACCEPT, {"half": number}
+
+
 def too_few(batch: pa.RecordBatch) -> list[int]:
     return [1] * (batch.num_rows - 1)
 
@@ -112,6 +122,17 @@ def test_a_run_reports_what_it_did(
         (0, 10, 0),
         (1, 10, 0),
     ]
+
+
+def test_values_are_made_by_the_function_that_is_named(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
+    halves, letters = str(tmp_path / "halves"), str(tmp_path / "letters")
+    output = ["--to-delta", halves, "--output-schema", "half bigint", "--dead-letter", letters]
+    values = ["--value-from", f"{HERE}:half_of_even", "--starting", "earliest"]
+    assert cli.main(order(lake, *values, *output, handler="row_of", group="halves")) == 0
+    assert sorted(row.half for row in spark.read.format("delta").load(halves).collect()) == [*range(10)]
+    rejected = spark.read.format("delta").load(letters).collect()
+    assert sorted(int(row.value) for row in rejected) == [*range(1, 20, 2)]
+    assert all("it is odd" in row.error for row in rejected)
 
 
 def test_a_second_run_goes_on_from_the_state(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

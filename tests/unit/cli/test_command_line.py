@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from share_spark import ShareGroup, cli
 from share_spark.cli.arguments import parse_job
 from share_spark.cli.config_files import ConfigFile, _flat, read_config
 from share_spark.cli.written_values import topics_named
+from share_spark.kafka.options import KafkaOptions
 from share_spark.model.config import SETTINGS
-from share_spark.model.errors import EnvironmentFault
+from share_spark.model.errors import EnvironmentFault, TopicUnreachableError
 
 ROOT = Path(__file__).parents[3]
 ENOUGH = ["run", "--group", "billing", "--topic", "orders", "--handler", "json:loads", "--state", "./state"]
 TABLE = ["--topic-table", "./topics"]
 KAFKA = ["--bootstrap-server", "127.0.0.1:1"]
+TO_KAFKA = ["--to-kafka", "bills"]
+ELSEWHERE = ["--output-bootstrap-server", "127.0.0.1:2"]
+FOR_CLIENTS = ["run", "--group", "billing", "--topic", "orders", "--state", "./state", "--listen", "127.0.0.1:0"]
+
+
+def of_batches(batch: pa.RecordBatch) -> None: ...
+
 
 REFUSED = {
     "no command": ([], "required: run"),
@@ -42,6 +53,37 @@ REFUSED = {
     "handler's function": ([*ENOUGH, *TABLE, "--handler", "json:f"], "module json has no function f"),
     "cost's form": ([*ENOUGH, *TABLE, "--cost", "tokens"], "cost function 'tokens' is not of the form module:function"),
     "cost's function": ([*ENOUGH, *TABLE, "--cost", "json:f"], "cost function json:f: module json has no function f"),
+    "value-from's form": (
+        [*ENOUGH, *TABLE, "--value-from", "avro"],
+        "value_from 'avro' is not of the form module:funct",
+    ),
+    "value-from's module": (
+        [*ENOUGH, *TABLE, "--value-from", "no_such:f"],
+        "value_from no_such:f: module no_such does not import",
+    ),
+    "value-from's function": (
+        [*ENOUGH, *TABLE, "--value-from", "json:f"],
+        "value_from json:f: module json has no function f",
+    ),
+    "values without a handler": ([*FOR_CLIENTS, *TABLE, "--value-from", "json:loads"], "--value-from needs --handler"),
+    "messages without a handler": ([*FOR_CLIENTS, *KAFKA, *TO_KAFKA], "--to-kafka needs --handler"),
+    "two outputs": ([*ENOUGH, *KAFKA, *TO_KAFKA, "--to-delta", "./bills"], "choose one output: --to-delta or --to-ka"),
+    "messages with columns": ([*ENOUGH, *KAFKA, *TO_KAFKA, "--output-schema", "id bigint"], "go together"),
+    "messages of batches": (
+        [*ENOUGH, *KAFKA, *TO_KAFKA, "--handler", f"{__name__}:of_batches"],
+        f"handler {__name__}:of_batches takes batches: messages come from handlers of records",
+    ),
+    "messages to no topic": ([*ENOUGH, *KAFKA, "--to-kafka", " "], "--to-kafka is empty"),
+    "messages to no cluster": ([*ENOUGH, *TABLE, *TO_KAFKA], "a table of topics has no cluster: give --output-bootstr"),
+    "a cluster without messages": ([*ENOUGH, *KAFKA, *ELSEWHERE], "--output-bootstrap-server needs --to-kafka"),
+    "output options without a cluster": (
+        [*ENOUGH, *KAFKA, *TO_KAFKA, "--output-kafka-option", "client.id=x"],
+        "--output-kafka-option needs --output-bootstrap-server",
+    ),
+    "unknown output option": (
+        [*ENOUGH, *KAFKA, *TO_KAFKA, *ELSEWHERE, "--output-kafka-option", "sasl.pasword=x"],
+        "unknown Kafka option 'sasl.pasword'",
+    ),
     "handler's type": ([*ENOUGH, *TABLE, "--handler", "sys:path"], "is not a function: it is of type list"),
     "unknown setting": (
         [*ENOUGH, *TABLE, "--option", "share.delivery.count.limt=3"],
@@ -125,9 +167,11 @@ def test_to_look_no_times_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 def test_secrets_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     secret = "hunter2"
     sasl = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=me", f"sasl.password={secret}"]
-    given = [part for option in sasl for part in ("--kafka-option", option)]
+    given = [*TO_KAFKA, *ELSEWHERE]
+    given += [part for option in sasl for name in ("kafka", "output-kafka") for part in (f"--{name}-option", option)]
     assert secret not in repr(parse_job([*ENOUGH, *KAFKA, *given]))
-    for wrong in (["--kafka-opt", sasl[-1]], ["--kafka-option", f"sasl.password:{secret}"], [f"--sasl={secret}"]):
+    colon = [[name, f"sasl.password:{secret}"] for name in ("--kafka-option", "--output-kafka-option")]
+    for wrong in (["--kafka-opt", sasl[-1]], *colon, [f"--sasl={secret}"]):
         code, line = run(capsys, *ENOUGH, *KAFKA, *given, *wrong)
         assert (code, secret in line) == (cli.BAD_INPUT, False)
 
@@ -136,6 +180,33 @@ def test_a_kafka_that_does_not_answer_costs_no_jvm(capsys: pytest.CaptureFixture
     code, line = run(capsys, *ENOUGH, *KAFKA, "--option", "request.timeout.ms=1s", "--starting", "earliest")
     assert code == cli.FAILED, "to start it again may help"
     assert "127.0.0.1:1" in line
+
+
+def test_the_cluster_for_messages_is_asked_without_spark() -> None:
+    job = parse_job([*ENOUGH, *TABLE, *TO_KAFKA, *ELSEWHERE, "--option", "request.timeout.ms=1s"])
+    with pytest.raises(TopicUnreachableError, match=r"127\.0\.0\.1:2"):
+        job.ask_brokers()
+
+
+def test_messages_by_file_and_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(
+        "[job]\nto-kafka = 'filed'\noutput-bootstrap-server = 'other:9092'\nvalue-from = 'json:loads'\n"
+        "[output_kafka]\nclient.id = 'me'\nlinger.ms = 5\n"
+    )
+    config = ["--config", str(file), "--output-kafka-option", "client.id=you"]
+    job = parse_job([*ENOUGH, *KAFKA, *config, "--to-kafka", "said"])
+    spec = job.share_group(cast("Any", None))._spec
+    assert (spec.out_topic, spec.kafka) == ("said", KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1"}))
+    assert spec.out_cluster is not None
+    assert spec.out_cluster.values == {"bootstrap.servers": "other:9092", "client.id": "you", "linger.ms": "5"}
+    assert spec.required_handler.values is not None
+    assert spec.required_handler.values.made_from is json.loads
+
+
+def test_messages_go_to_the_cluster_of_the_topics() -> None:
+    job = parse_job([*ENOUGH, *KAFKA, *TO_KAFKA])
+    assert job.share_group(cast("Any", None))._spec.out_cluster is job.kafka
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ ENOUGH = ["run", "--group", "b", "--topic", "t", "--handler", "json:loads", "--s
 KAFKA = ["--bootstrap-server", NOWHERE, "--starting", "earliest", "--option", "request.timeout.ms=1s"]
 
 
-def kafka_options(given: dict[str, str]) -> list[str]:
-    return [part for key, value in given.items() for part in ("--kafka-option", f"{key}={value}")]
+def kafka_options(given: dict[str, str], name: str = "--kafka-option") -> list[str]:
+    return [part for key, value in given.items() for part in (name, f"{key}={value}")]
 
 
 def redrive_order(given: dict[str, str]) -> RedriveOrder:
@@ -73,7 +73,14 @@ def test_no_object_that_holds_options_shows_them(kind: str) -> None:
     options = KafkaOptions.parse({"bootstrap.servers": NOWHERE, **given})
     session: Any = None
     group = ShareGroup("b", spark=session, state="./s").kafka(NOWHERE, **given).subscribe("t").process("json:loads")
-    job = parse_job([*ENOUGH, *KAFKA, *kafka_options(given)])
+    output = [
+        "--to-kafka",
+        "bills",
+        "--output-bootstrap-server",
+        NOWHERE,
+        *kafka_options(given, "--output-kafka-option"),
+    ]
+    job = parse_job([*ENOUGH, *KAFKA, *kafka_options(given), *output])
     holders = [options, group, group._spec, job, job.share_group(session), KafkaDeadLetters("dead", options)]
     holders += [KafkaTopics(options), redrive_order(given)]
     holders += [ClusterShareGroups(options, 300)] if kind in ("password", "login text") else []
@@ -96,7 +103,7 @@ def test_a_share_group_reads_well() -> None:
 
 def test_a_file_is_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
-    file.write_text(f"[kafka]\nsasl.password = '{SECRET}'\n")
+    file.write_text(f"[kafka]\nsasl.password = '{SECRET}'\n[output_kafka]\nsasl.password = '{SECRET}'\n")
     assert SECRET not in repr(read_config(str(file)))
     for broken in (
         f"[kafka]\nsasl.password = {SECRET}",
