@@ -6,6 +6,7 @@ VECTORS   ?= tests/conformance/data/combiner.jsonl
 SEEDS     ?= 10000
 FIRST     ?= 0
 KILLS     ?= 60
+CRASHES   ?= 30
 PLAYS     ?= 100
 SEED      ?= 1
 
@@ -20,7 +21,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-all test-fast sim torture chaos lint fmt bench conformance broker cluster demo-cluster browser promtool clean python java
+.PHONY: help setup demo docs test test-all test-fast sim torture chaos lint fmt bench scoreboard redis conformance broker cluster demo-cluster browser promtool clean python java
 
 help: ## list the commands
 	@echo "usage: make COMMAND"
@@ -68,6 +69,10 @@ docs: $(STAMP) ## the documentation as a site, in site/; a warning is an error
 bench: $(STAMP) ## benchmarks against plain Spark and Kafka's own share groups
 	$(BIN)/python -m tests.bench
 
+scoreboard: $(STAMP) ## what crashes cost, here and in Kafka, Spark, Celery (CRASHES=30, SEED=1)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[scoreboard]'
+	$(BIN)/python -m tests.scoreboard --kills $(CRASHES) --seed $(SEED)
+
 conformance: $(STAMP) ## replay recordings of Kafka (SCENARIOS=... VECTORS=... for other files)
 	$(BIN)/python -m tests.conformance --scenarios $(SCENARIOS) --vectors $(VECTORS)
 
@@ -85,6 +90,10 @@ demo-cluster: $(STAMP) ## the demo on such a cluster, with the package as a whee
 browser: ## as root on Debian: the headless Chromium for tests of the page
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core
+
+redis: ## as root on Debian: the Redis that Celery has in the crash comparison
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends redis-server
 
 promtool: ## as root on Debian: the promtool for tests of the alert rules
 	apt-get update -qq
