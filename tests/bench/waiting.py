@@ -131,7 +131,7 @@ def calls_of_a_group(
     ``ordered``: in order of their keys."""
     log = EmbeddedTopicLog(spark, str(place / "topics"))
     log.create_topic("asked", 4)
-    records = int(1.2 * rate * (WARM_UP_S + SECONDS)) + CALLS
+    records = int(1.2 * rate * (WARM_UP_S + SECONDS))
     log.append("asked", [Message(b"", key=b"%d" % (number % KEYS), partition=number % 4) for number in range(records)])
     accepted = _Accepted()
     group = ShareGroup("asking", spark=spark, state=str(place / "state")).table(str(place / "topics"))

@@ -6,7 +6,6 @@ It lives in a thread of the judge, so what it has noted outlives the callers.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tests.scoreboard.judge import Call
 from tests.scoreboard.records import FAILED, latency_s, status_of
+from tests.support.served import served
 
 
 @dataclass(slots=True)
@@ -65,18 +65,6 @@ class CountingService:
 @contextmanager
 def counting_service() -> Iterator[CountingService]:
     """Yield a service that answers until the end of the block."""
-    service, loop = CountingService(), asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(service.serve, "127.0.0.1", 0))
-    service.port = server.sockets[0].getsockname()[1]
-    thread = threading.Thread(target=loop.run_forever, name="counting service")
-    thread.start()
-    try:
+    service = CountingService()
+    with served(service.serve, "counting service") as service.port:
         yield service
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        server.close()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()

@@ -7,12 +7,13 @@ whatever becomes of its caller. The last part of a path is the value of the reco
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
+
+from tests.support.served import served
 
 Attempt = tuple[int, int, int]
 """Partition, offset, delivery count."""
@@ -69,19 +70,6 @@ class LateService:
 @contextmanager
 def running_service() -> Iterator[LateService]:
     """A service that answers until the end of the block."""
-    service, loop = LateService(), asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(service.serve, "127.0.0.1", 0))
-    service.port = server.sockets[0].getsockname()[1]
-    thread = threading.Thread(target=loop.run_forever, name="late service")
-    thread.start()
-    try:
+    service = LateService()
+    with served(service.serve, "late service") as service.port:
         yield service
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        server.close()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                loop.run_until_complete(task)
-        loop.close()

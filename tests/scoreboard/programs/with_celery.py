@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 from celery import Celery, Task
 
-from tests.scoreboard.programs.surroundings import SOURCE, TOPIC, append, call
+from tests.scoreboard.programs.surroundings import TOPIC, append, call, source
 from tests.scoreboard.records import LIMIT, OK
 
 REDIS = {"visibility_timeout": 10, "unacked_restore_throttle": 1}
 """After so many seconds a task is given away again. Celery's docs: longer than any task takes; an hour is the default.
 Without the second one it looks for such tasks only each 100 seconds."""
 
-app = Celery("scored", broker=os.environ.get(SOURCE, "redis://"))
+app = Celery("scored", broker=source())
 app.conf.update(
     task_default_queue=TOPIC,
     task_ignore_result=True,
