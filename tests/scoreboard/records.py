@@ -8,6 +8,9 @@ LIMIT = 5
 AT_A_TIME = 4
 """The calls that a system may have open."""
 
+LOCK_MS = 10_000
+"""So long a record stays with a consumer or an engine that says nothing, in all systems that have locks."""
+
 OK, FAILED = 200, 503
 
 

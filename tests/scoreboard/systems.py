@@ -17,13 +17,10 @@ from deltalake import DeltaTable, Schema
 
 from tests.bench.workloads import create_topic, share_group_from_earliest
 from tests.scoreboard.programs.surroundings import GROUP, TOPIC
-from tests.scoreboard.records import AT_A_TIME, LIMIT
+from tests.scoreboard.records import AT_A_TIME, LIMIT, LOCK_MS
 from tests.support.broker import Broker, die_with_parent, free_ports, running_broker
 
 PARTITIONS = 4
-
-LOCK_MS = 10_000
-"""So long a record stays with a consumer that says nothing. A broken connection ends it at once."""
 
 SHARE_GROUPS = f"""
 group.share.delivery.count.limit={LIMIT}
@@ -91,6 +88,7 @@ def _at_the_gateway(place: Path) -> Iterator[System]:
         gateway = f"127.0.0.1:{free_ports(1)[0]}"
         command = [sys.executable, "-m", "share_spark.cli", "gateway", "--state", str(place / "state")]
         command += ["--bootstrap-server", broker.bootstrap, "--listen", gateway, "--starting", "earliest"]
+        command += ["--option", f"share.record.lock.duration.ms={LOCK_MS}"]
         on_kafka = _on_kafka(broker, "with_share_consumer")
         yield System(source=gateway, commands=[command, *on_kafka.commands], feed=on_kafka.feed)
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.scoreboard.campaign import BURST, play
 from tests.scoreboard.judge import Score
-from tests.scoreboard.records import LIMIT, is_poison
-from tests.scoreboard.systems import CONTESTANTS, LOCK_MS, Contestant, numbers_in
+from tests.scoreboard.records import LIMIT, LOCK_MS, is_poison
+from tests.scoreboard.systems import CONTESTANTS, Contestant, numbers_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from celery import Celery, Task
 
 from tests.scoreboard.programs.surroundings import TOPIC, append, call, source
-from tests.scoreboard.records import LIMIT, OK
+from tests.scoreboard.records import LIMIT, LOCK_MS, OK
 
-REDIS = {"visibility_timeout": 10, "unacked_restore_throttle": 1}
+REDIS = {"visibility_timeout": LOCK_MS // 1_000, "unacked_restore_throttle": 1}
 """After so many seconds a task is given away again. Celery's docs: longer than any task takes; an hour is the default.
 Without the second one it looks for such tasks only each 100 seconds."""
 

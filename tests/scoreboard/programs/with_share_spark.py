@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from share_spark import Ack, Record, ShareGroup, build_session
 from tests.scoreboard.programs.surroundings import GROUP, TOPIC, call, place, source
-from tests.scoreboard.records import AT_A_TIME, LIMIT, OK
+from tests.scoreboard.records import AT_A_TIME, LIMIT, LOCK_MS, OK
 
 
 def handle(record: Record) -> tuple[Ack, dict[str, object]]:
@@ -27,6 +27,7 @@ def main() -> None:
         .dead_letter(place("letters"))
         .option("share.auto.offset.reset", "earliest")
         .option("share.delivery.count.limit", LIMIT)
+        .option("share.record.lock.duration.ms", LOCK_MS)
         .start()
     )
     query.awaitTermination()
